@@ -17,10 +17,10 @@ use domain::name::{Naming, Prefix, UpstreamId};
 use domain::prompt::Prompt;
 use domain::revision::Revision;
 use domain::unix_time::UnixSeconds;
-use gateway::router::reply::{ListReply, PromptReply, Reply, ResultOrigin};
-use gateway::router::segment::SegmentWriter;
-use gateway::router::view::{ListView, ViewPage};
-use gateway::router::view_cache::ListKind;
+use gateway::catalog::reply::{ListReply, PromptReply, Reply, ResultOrigin};
+use gateway::catalog::segment::SegmentWriter;
+use gateway::catalog::view::{ListView, ViewPage};
+use gateway::catalog::view_cache::ListKind;
 use gateway::session::dialect::{Dialect, ResultForm, ServerIdentity};
 use tokio::time::Instant;
 

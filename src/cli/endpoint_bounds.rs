@@ -2,8 +2,8 @@
 
 use config::Config;
 use domain::skill::{SkillCount, exceeds_hosts};
-use gateway::router::catalog::Catalog;
-use gateway::router::endpoints::Endpoints;
+use gateway::catalog::endpoints::Endpoints;
+use gateway::catalog::snapshot::Catalog;
 
 /// Returns the warnings about the endpoints of a configuration, whose upstreams list what `catalog`
 /// has.

@@ -6,8 +6,8 @@ use tokio_util::sync::CancellationToken;
 
 use audit::Audit;
 use config::OnStoreFailure;
+use gateway::catalog::snapshot::Catalog;
 use gateway::cluster::ClusterMember;
-use gateway::router::catalog::Catalog;
 use gateway::shutdown::Supervisor;
 
 /// Returns why requests should go to another replica at present; empty if the gateway is ready.

@@ -3,9 +3,9 @@
 //!
 //! ```text
 //! client ─► downstream ─► session ─► router ───► upstream ──► prompt server
-//!           bytes⇄frames  frames⇄    catalog,    the door,
-//!                         Call       views       transports
-//!                            │          │            │
+//!           bytes⇄frames  frames⇄    bridge,     the door,
+//!                         Call       approvals   transports
+//!                            │        │  └► catalog  │
 //!                            └──────► policy ◄───────┘
 //!                                 authenticate, then authorize
 //! ```
@@ -20,6 +20,7 @@
 pub mod downstream;
 pub mod session;
 pub mod router;
+pub mod catalog;
 pub mod upstream;
 pub mod policy;
 pub mod logins;

@@ -7,15 +7,14 @@ use askama::Template;
 
 use super::rights::{Right, RightsHolder, decider, known, right};
 use super::{Page, PageError, PageResult};
-use crate::console::ConsoleSection;
-use crate::console::filters;
 use crate::console::text::counted;
+use crate::console::{ConsoleSection, filters};
 use crate::request::{PageRequest, Paging, Params};
 use crate::sign_in::Visitor;
 use crate::state::AdminState;
 use ::access::Decisions;
 use config::Access as Rules;
-use gateway::router::owner::Owner;
+use gateway::catalog::owner::Owner;
 
 /// The matrix of callers and prompts.
 #[derive(Template)]

@@ -3,7 +3,7 @@
 use config::Config;
 use domain::json::Json;
 use domain::overlay;
-use gateway::router::owner::Owner;
+use gateway::catalog::owner::Owner;
 
 /// A definition, read for people.
 #[derive(Clone, Debug, Default)]

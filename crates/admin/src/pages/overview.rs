@@ -7,10 +7,9 @@ use askama::Template;
 use super::Page;
 use super::sentence::sentence;
 use super::traffic::{LAST_DAY, LAST_HOUR, LAST_YEAR, TimeSpan, Traffic, of_report, traffic};
-use crate::console::ConsoleSection;
-use crate::console::filters;
 use crate::console::plot::number;
 use crate::console::text::{Html, counted};
+use crate::console::{ConsoleSection, filters};
 use crate::request::PageRequest;
 use crate::rollouts;
 use crate::state::AdminState;
@@ -19,8 +18,8 @@ use audit::usage::{Dimension, Filter, Query, Row, Sort};
 use audit::verify::regular::RegularOutcome;
 use domain::caller::CONSOLE;
 use domain::percent;
+use gateway::catalog::snapshot::{Catalog, LeftOut, LeftOutBy};
 use gateway::router::UpstreamStatus;
-use gateway::router::catalog::{Catalog, LeftOut, LeftOutBy};
 
 /// The first page.
 #[derive(Template)]

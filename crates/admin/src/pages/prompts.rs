@@ -8,17 +8,16 @@ use askama::Template;
 use super::definition::{clipped, text};
 use super::skills::{SkillRow, skills};
 use super::{Page, PageError, PageResult};
-use crate::console::ConsoleSection;
-use crate::console::filters;
 use crate::console::plot::spark_bars;
+use crate::console::{ConsoleSection, filters};
 use crate::request::{PageRequest, Paging, Params};
 use crate::state::AdminState;
 use audit::usage::{DailyUses, WEEK_DAYS};
 use domain::json::Json;
 use domain::percent;
 use domain::tool::search::{Score, SearchQuery};
-use gateway::router::catalog::{CatalogContent, LeftOut, LeftOutBy, LookAlike};
-use gateway::router::owner::Owner;
+use gateway::catalog::owner::Owner;
+use gateway::catalog::snapshot::{CatalogContent, LeftOut, LeftOutBy, LookAlike};
 
 /// A part of the prompts.
 #[derive(Template)]

@@ -10,8 +10,8 @@ use crate::state::AdminState;
 use audit::usage::{DailyUses, WEEK_DAYS};
 use domain::approval::ApprovalState;
 use domain::json::Json;
-use gateway::router::catalog::SkillCatalog;
-use gateway::router::owner::Owner;
+use gateway::catalog::owner::Owner;
+use gateway::catalog::snapshot::SkillCatalog;
 
 /// A skill in the list.
 pub(super) struct SkillRow {

@@ -9,13 +9,12 @@ use http::StatusCode;
 
 use super::traffic::{LAST_DAY, SPANS, TimeSpan, Traffic, of_report};
 use super::{Page, PageError, PageResult};
-use crate::console::ConsoleSection;
-use crate::console::filters;
+use crate::console::{ConsoleSection, filters};
 use crate::request::{PageRequest, Paging, Params};
 use crate::sheet::cell;
 use crate::state::AdminState;
 use audit::usage::{Dimension, Filter, Query, Row, Sort, UsedKind};
-use gateway::router::owner::Owner;
+use gateway::catalog::owner::Owner;
 
 /// Uses in a span of time, by one dimension.
 #[derive(Template)]

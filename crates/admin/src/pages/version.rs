@@ -8,7 +8,7 @@ use super::message::MessageView;
 use domain::approval::NO_ARGUMENTS;
 use domain::approval::template::placeholder;
 use domain::json::Json;
-use gateway::router::approval::FoundVariant;
+use gateway::catalog::approval::FoundVariant;
 use gateway::router::approvals::words::{DiffLine, LineKind, MarkedLine};
 use gateway::router::approvals::{
     ComparedMessage, VersionPart, VersionParts, compared_messages, compared_parts, compared_text,

@@ -5,7 +5,7 @@ use subtle::ConstantTimeEq;
 use super::role::Role;
 use super::session::SessionId;
 use base::platform::wall_clock;
-use domain::approval::Proof;
+use domain::approval::ApproverProof;
 use domain::unix_time::UnixSeconds;
 use gateway::router::approvals::Decider;
 
@@ -98,11 +98,11 @@ impl Visitor {
     }
 
     /// The proof of who takes a decision.
-    pub(crate) fn proof(&self) -> Proof {
+    pub(crate) fn proof(&self) -> ApproverProof {
         match self.via {
-            Via::Oidc => Proof::SignIn,
-            Via::Bearer | Via::Token if self.id != TOKEN => Proof::NamedToken,
-            _ => Proof::SharedToken,
+            Via::Oidc => ApproverProof::SignIn,
+            Via::Bearer | Via::Token if self.id != TOKEN => ApproverProof::NamedToken,
+            _ => ApproverProof::SharedToken,
         }
     }
 
@@ -110,7 +110,7 @@ impl Visitor {
     /// that token identifies no person.
     pub(crate) fn recorded(&self, claimed: Option<String>) -> String {
         match self.proof() {
-            Proof::SharedToken => claimed.unwrap_or_else(|| "admin".to_owned()),
+            ApproverProof::SharedToken => claimed.unwrap_or_else(|| "admin".to_owned()),
             _ => self.id.clone(),
         }
     }

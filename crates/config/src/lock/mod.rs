@@ -17,7 +17,8 @@ use toml_edit::{InlineTable, Key, Value};
 
 use base::seal;
 use domain::approval::{
-    Approval, ApprovalKind, Attribution, Decided, DigestText, Files, MAX_PREVIOUS, Proof, Version,
+    Approval, ApprovalKind, ApproverProof, Attribution, Decided, DigestText, Files, MAX_PREVIOUS,
+    Version,
 };
 use domain::json::Json;
 use domain::json::canonical::canonical;
@@ -376,7 +377,7 @@ struct LockRecord {
     _class: Option<IgnoredAny>,
     by: String,
     known_as: Option<String>,
-    /// Not there: [`Proof::LockFile`].
+    /// Not there: [`ApproverProof::LockFile`].
     proof: Option<String>,
     at: String,
     why: Option<String>,
@@ -436,8 +437,9 @@ fn is_of(version: &Version, kind: ApprovalKind) -> bool {
     }
 }
 
-fn proof(word: &str) -> Result<Proof, String> {
-    Proof::read(word).ok_or_else(|| format!("{word:?} is no proof of an approver's identity"))
+fn proof(word: &str) -> Result<ApproverProof, String> {
+    ApproverProof::read(word)
+        .ok_or_else(|| format!("{word:?} is no proof of an approver's identity"))
 }
 
 /// Checks a digest, which is also the name of a file.
@@ -465,7 +467,7 @@ fn write_decided(table: &str, decided: &Decided, format: u32, out: &mut String) 
     if let Some(known_as) = &attribution.known_as {
         line("known_as", known_as);
     }
-    if attribution.proof != Proof::default() {
+    if attribution.proof != ApproverProof::default() {
         line("proof", attribution.proof.as_str());
     }
     line("at", &attribution.at);
@@ -517,7 +519,7 @@ mod tests {
             attribution: Attribution {
                 by: "alice".to_owned(),
                 known_as: (n == 6).then(|| "Alice L.".to_owned()),
-                proof: if n == 6 { Proof::SignIn } else { Proof::LockFile },
+                proof: if n == 6 { ApproverProof::SignIn } else { ApproverProof::LockFile },
                 at: "2026-11-22T10:00:00Z".to_owned(),
                 why: n.is_multiple_of(2).then(|| "a \"good\" one\nfor all".to_owned()),
             },

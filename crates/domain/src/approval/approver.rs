@@ -7,7 +7,7 @@ pub struct Attribution {
     pub by: String,
     /// Another name of the approver, such as an email address.
     pub known_as: Option<String>,
-    pub proof: Proof,
+    pub proof: ApproverProof,
     /// RFC 3339.
     pub at: String,
     pub why: Option<String>,
@@ -15,7 +15,7 @@ pub struct Attribution {
 
 /// The proof of an approver's identity, the strongest first.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
-pub enum Proof {
+pub enum ApproverProof {
     /// A sign-in at the provider of the console.
     SignIn,
     /// A token of this approver alone (`admin.tokens`).
@@ -27,7 +27,7 @@ pub enum Proof {
     LockFile,
 }
 
-impl Proof {
+impl ApproverProof {
     const ALL: [Self; 4] = [Self::SignIn, Self::NamedToken, Self::SharedToken, Self::LockFile];
 
     /// Returns the word for it in the lock file.
@@ -51,7 +51,7 @@ impl Attribution {
     /// count as one person, and names are compared without regard to case and to spaces around
     /// them.
     pub fn is_by_same(&self, other: &Self) -> bool {
-        let is_shared = |decision: &Self| decision.proof == Proof::SharedToken;
+        let is_shared = |decision: &Self| decision.proof == ApproverProof::SharedToken;
         let is_named = |name: &str| other.names().any(|other| is_same_name(name, other));
         is_shared(self) && is_shared(other) || self.names().any(is_named)
     }
@@ -78,14 +78,14 @@ pub fn is_same_name(one: &str, other: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn decision(by: &str, known_as: Option<&str>, proof: Proof) -> Attribution {
+    fn decision(by: &str, known_as: Option<&str>, proof: ApproverProof) -> Attribution {
         let known_as = known_as.map(str::to_owned);
         Attribution { by: by.to_owned(), known_as, proof, ..Attribution::default() }
     }
 
     #[test]
     fn one_person_is_one_person_by_whichever_name_and_door() {
-        use Proof::{LockFile, NamedToken, SharedToken, SignIn};
+        use ApproverProof::{LockFile, NamedToken, SharedToken, SignIn};
         for (one, other, is_same) in [
             (decision("ada", None, LockFile), decision("Ada ", None, LockFile), true),
             (decision("ada", None, LockFile), decision("bob", None, LockFile), false),
@@ -104,9 +104,13 @@ mod tests {
 
     #[test]
     fn a_decision_of_two_is_as_well_proved_as_the_weaker() {
-        let second = decision("bob", Some("Bob"), Proof::SignIn);
-        let both = decision("ada", None, Proof::SharedToken).with_second(second);
-        assert_eq!(both, decision("ada, bob", None, Proof::SharedToken));
-        assert!(Proof::ALL.iter().all(|proof| Proof::read(proof.as_str()) == Some(*proof)));
+        let second = decision("bob", Some("Bob"), ApproverProof::SignIn);
+        let both = decision("ada", None, ApproverProof::SharedToken).with_second(second);
+        assert_eq!(both, decision("ada, bob", None, ApproverProof::SharedToken));
+        assert!(
+            ApproverProof::ALL
+                .iter()
+                .all(|proof| ApproverProof::read(proof.as_str()) == Some(*proof))
+        );
     }
 }

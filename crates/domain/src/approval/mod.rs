@@ -9,7 +9,7 @@ pub mod markdown;
 pub mod template;
 mod text;
 
-pub use approver::{Attribution, Proof, is_same_name};
+pub use approver::{ApproverProof, Attribution, is_same_name};
 pub use class::Class;
 pub use decide::{Decision, Reason, Serving, decide, decide_skill};
 pub use form::Form;
@@ -280,7 +280,9 @@ impl Approval {
         if first.attribution.is_by_same(&attribution) {
             let by = first.attribution.by.clone();
             let hint = match attribution.proof {
-                Proof::SharedToken => ", by a sign-in or a token of that person (admin.tokens)",
+                ApproverProof::SharedToken => {
+                    ", by a sign-in or a token of that person (admin.tokens)"
+                }
                 _ => "",
             };
             self.pending = Some(first);

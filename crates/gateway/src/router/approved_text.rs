@@ -4,7 +4,7 @@
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 
-use super::approval::{DEPTH, ExpectedText};
+use crate::catalog::approval::{DEPTH, ExpectedText};
 use base::seal;
 use domain::approval::template::fill;
 use domain::approval::{DigestText, Form, canonical_text};

@@ -4,14 +4,12 @@
 
 use tokio::time::Instant;
 
-use super::approval::ExpectedText;
 use super::call_channel::{CallChannel, CallEvent};
-use super::reply::RequestOrigin;
-use super::reply::{self, InputRequired, Reply, ResultOrigin};
-use super::suspended_calls;
-use super::suspended_calls::SuspendedCall;
+use super::suspended_calls::{self, SuspendedCall};
 use super::withheld_text::withhold_other_text;
 use super::{RoutedCall, Router};
+use crate::catalog::approval::ExpectedText;
+use crate::catalog::reply::{self, InputRequired, Reply, RequestOrigin, ResultOrigin};
 use crate::upstream::call::correlator::InterimMessage;
 use crate::upstream::call::exchange::{CallExchange, ExchangeEvent};
 use crate::upstream::call::request::{InputResponses, RequestParams, UpstreamRequest};
@@ -25,8 +23,7 @@ use domain::fault::{Fault, RequestFault, UpstreamFault, UpstreamFaultKind as Kin
 use domain::json::Json;
 use domain::json::object::write_object;
 use domain::meta;
-use domain::request_state;
-use domain::request_state::{GetProgress, Replay, RequestState};
+use domain::request_state::{self, GetProgress, Replay, RequestState};
 use domain::rest::RestRequest;
 use domain::revision::Revision;
 use domain::server_request::{

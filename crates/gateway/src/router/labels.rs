@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 use super::Router;
 use super::approvals::Decider;
-use super::blocking::beside_calls;
+use crate::catalog::blocking::beside_calls;
 use crate::upstream::Upstream;
 use crate::upstream::library::{LibraryVersions, VersionsOfPrompt};
 use audit::record::AuditEvent;
@@ -105,9 +105,9 @@ impl LabelledPrompts<'_> {
         library.prompts.iter().filter_map(prompt).collect()
     }
 
-    /// Moves a label of a prompt, records it, and returns the version before. `tag` is [`LabelledPrompt::tag`] of what the
-    /// person saw; `None` for what is there. Returns once the gateway has read the file again, or
-    /// after [`READ_TIMEOUT`].
+    /// Moves a label of a prompt, records it, and returns the version before. `tag` is
+    /// [`LabelledPrompt::tag`] of what the person saw; `None` for what is there. Returns once the
+    /// gateway has read the file again, or after [`READ_TIMEOUT`].
     ///
     /// # Errors
     /// The labels are others by now, the move is refused, or the file cannot be written.

@@ -3,13 +3,13 @@
 
 use tokio::time::Instant;
 
-use super::catalog::Catalog;
-use super::lists::owner;
-use super::owner::Owner;
-use super::reply::{self, Reply};
 use super::rest::CallContext;
 use super::skills::is_file;
 use super::{RoutedCall, Router, response};
+use crate::catalog::lists::owner;
+use crate::catalog::owner::Owner;
+use crate::catalog::reply::{self, Reply};
+use crate::catalog::snapshot::Catalog;
 use crate::policy::Resolution;
 use crate::upstream::call::request::{RequestParams, UpstreamRequest};
 use base::seal::TokenKind;

@@ -12,9 +12,11 @@ use quick_cache::sync::Cache;
 use tokio::sync::watch;
 
 use super::RoutedCall;
-use super::approval::{ApprovalRow, ExpectedText, FoundVariant, SeenOtherwise, holds_secret};
 use super::approved_text::OtherText;
-use super::owner::Owner;
+use crate::catalog::approval::{
+    ApprovalRow, ExpectedText, FoundVariant, SeenOtherwise, holds_secret,
+};
+use crate::catalog::owner::Owner;
 use base::platform::wall_clock;
 use base::seal;
 use config::lock::arguments_text;

@@ -9,11 +9,11 @@ use tokio::sync::broadcast;
 use tracing::{info, warn};
 
 use super::RouterSharedState;
-use super::blocking::beside_calls;
-use super::catalog::Catalog;
-use super::owner::Owner;
-use super::reply::Reply;
 use super::step_backs::{self, StepBackNews};
+use crate::catalog::blocking::beside_calls;
+use crate::catalog::owner::Owner;
+use crate::catalog::reply::Reply;
+use crate::catalog::snapshot::Catalog;
 use crate::policy::ServedVersion;
 use audit::record::AuditEvent;
 use base::seal::Sealer;
@@ -432,8 +432,8 @@ pub fn problem(catalog: &Catalog, rollout: &Rollout) -> Option<RolloutProblem> {
     }
 }
 
-/// Whether a get failed by the version that it got: not by its caller's arguments or credential, and
-/// not because the upstream could not be reached at all.
+/// Whether a get failed by the version that it got: not by its caller's arguments or credential,
+/// and not because the upstream could not be reached at all.
 fn is_failure(fault: &Fault) -> bool {
     let Fault::Upstream(UpstreamFault { kind, .. }) = fault else { return false };
     match kind {

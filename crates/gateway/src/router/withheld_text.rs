@@ -3,10 +3,10 @@
 
 use tracing::error;
 
-use super::approval::{DEPTH, ExpectedText};
-use super::owner::Owner;
-use super::reply::{self, PromptReply, Reply};
 use super::{RoutedCall, RouterSharedState};
+use crate::catalog::approval::{DEPTH, ExpectedText};
+use crate::catalog::owner::Owner;
+use crate::catalog::reply::{self, PromptReply, Reply};
 use audit::record::AuditEvent;
 use domain::approval::ApprovalState;
 use domain::document::Document;

@@ -4,22 +4,20 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use crate::router::catalog::Incomplete;
-use crate::router::reply::RequestOrigin;
-use crate::router::reply::{
-    Completion, Flags, FoundReply, InputRequired, ListReply, PromptReply, Reply, ResourceReply,
-    ResultOrigin, SkillBody, SkillReply,
+use crate::catalog::reply::{
+    Completion, Flags, FoundReply, InputRequired, ListReply, PromptReply, Reply, RequestOrigin,
+    ResourceReply, ResultOrigin, SkillBody, SkillReply,
 };
-use crate::router::rest_reply::{RestPage, RestReply};
+use crate::catalog::rest_reply::{RestPage, RestReply};
+use crate::catalog::snapshot::Incomplete;
+use crate::catalog::view_cache::{ListKind, ListKinds};
 use crate::router::skills::file::only_content;
-use crate::router::view_cache::{ListKind, ListKinds};
 use crate::upstream::rest_signals::RestLists;
 use domain::call::Sought;
 use domain::call_overlay::{AddedMessage, with_messages};
 use domain::chunks::{Chunks, Splices};
 use domain::content::is_mime_type;
 use domain::document::Document;
-use domain::error_code;
 use domain::fault::{Fault, RequestFault};
 use domain::json::object::{ObjectWriter, write_members, write_object};
 use domain::json::{Json, JsonKind, write_str};
@@ -33,7 +31,7 @@ use domain::revision::{Era, Revision};
 use domain::server_request::{Presentation, ServerRequest};
 use domain::tool::result::{write_content, write_error, write_text_block};
 use domain::via::{VIA, Via};
-use domain::{meta, skill, translate};
+use domain::{error_code, meta, skill, translate};
 
 /// The rules for messages to a client of one revision.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -18,7 +18,7 @@ use super::notify::streams::StreamEnd;
 use super::relay::{cancel_elsewhere, hand_response_over};
 use super::token::{Nonce, SessionToken, TokenOpener};
 use super::{Dispatch, MessageRefusal, RequestContext, TransportContext};
-use crate::router::view_cache::ListDigests;
+use crate::catalog::view_cache::ListDigests;
 use crate::upstream::rest_signals::RestLists;
 use base::seal::Sealer;
 use domain::call::ServerRequestMode;

@@ -9,7 +9,7 @@ use super::notify::notifications::{NotificationStream, Subscriber, UpdateNotices
 use super::notify::streams::StreamEnd;
 use super::token::Nonce;
 use super::{Dispatch, RequestContext, TransportContext};
-use crate::router::view_cache::ListKinds;
+use crate::catalog::view_cache::ListKinds;
 use crate::upstream::rest_signals::RestLists;
 use domain::call::ServerRequestMode;
 use domain::fair_share::Holder;

@@ -7,19 +7,18 @@ use std::borrow::Cow;
 
 use super::RequestContext;
 use super::dialect::{Dialect, Offer, ResultForm, ToolOffer};
+use crate::catalog::view_cache::ListKinds;
 use crate::router::rest::RestUpstream;
-use crate::router::view_cache::ListKinds;
 use crate::router::{Router, links};
 use config::{Exposure, ToolForm};
 use domain::call::{NameKind, Request, Sought};
 use domain::caller::Caller;
 use domain::fault::{Fault, RequestFault, UpstreamFault, UpstreamFaultKind as Kind};
 use domain::json::Json;
-use domain::link;
 use domain::method::{Countable, ForeignMethod, Method};
 use domain::rest::RestRequest;
-use domain::skill;
 use domain::tool::{FIND_PROMPT, FIND_SKILL, READ_SKILL, USE_PROMPT};
+use domain::{link, skill};
 
 /// The purpose of a request that is not about the session.
 pub(super) enum Purpose {

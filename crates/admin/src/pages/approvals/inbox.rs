@@ -2,8 +2,8 @@
 
 use crate::state::AdminState;
 use domain::approval::{Approval, Attribution};
-use gateway::router::approval::ApprovalRow;
-use gateway::router::catalog::Catalog;
+use gateway::catalog::approval::ApprovalRow;
+use gateway::catalog::snapshot::Catalog;
 
 /// A part of what waits, around one prompt.
 #[derive(Default)]

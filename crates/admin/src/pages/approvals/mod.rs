@@ -11,13 +11,12 @@ pub(super) use several::several;
 use askama::Template;
 
 use super::Page;
-use crate::console::ConsoleSection;
-use crate::console::filters;
+use crate::console::{ConsoleSection, filters};
 use crate::request::{PageRequest, Paging, Params};
 use crate::sign_in::{Role, Visitor};
 use crate::state::AdminState;
 use domain::approval;
-use gateway::router::approval::ApprovalRow;
+use gateway::catalog::approval::ApprovalRow;
 
 pub(crate) use inbox::next_waiting;
 

@@ -8,8 +8,7 @@ use super::change::{Change, ChangeContent};
 use super::inbox::{Inbox, LastDecision};
 use super::{ApprovalLine, line};
 use crate::approvals::{self, NotShown, Shown};
-use crate::console::ConsoleSection;
-use crate::console::filters;
+use crate::console::{ConsoleSection, filters};
 use crate::pages::message::ContentView;
 use crate::pages::version::MessageChange;
 use crate::pages::{Page, PageResult};
@@ -18,7 +17,7 @@ use crate::sign_in::{Role, Visitor};
 use crate::state::AdminState;
 use audit::usage::RecentUses;
 use domain::approval::Decided;
-use gateway::router::approval::ApprovalRow;
+use gateway::catalog::approval::ApprovalRow;
 use gateway::router::approvals::words::{DiffLine, LineKind};
 use gateway::router::approvals::{FoundVariant, SeenOtherwise};
 

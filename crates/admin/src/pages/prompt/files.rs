@@ -4,8 +4,7 @@ use askama::Template;
 use tokio::time::timeout_at;
 
 use super::Looked;
-use crate::console::filters;
-use crate::console::page_of;
+use crate::console::{filters, page_of};
 use crate::pages::definition::text;
 use crate::pages::{PageError, PageResult};
 use crate::request::Paging;
@@ -14,8 +13,8 @@ use domain::approval::Version;
 use domain::hidden_text;
 use domain::json::Json;
 use domain::skill::SKILL_FILE;
+use gateway::catalog::blocking::beside_calls;
 use gateway::router::approvals::offered_file;
-use gateway::router::blocking::beside_calls;
 
 /// The files of a skill.
 #[derive(Template)]

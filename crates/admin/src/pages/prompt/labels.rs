@@ -12,8 +12,8 @@ use crate::sign_in::Role;
 use audit::question::Question;
 use audit::search::{EventKinds, Find, LogEntry, SearchResult};
 use domain::name::version_name;
+use gateway::catalog::blocking::beside_calls;
 use gateway::router::approvals::VersionParts;
-use gateway::router::blocking::beside_calls;
 use gateway::router::labels::LabelledPrompt;
 
 /// The versions and labels of one prompt.

@@ -16,15 +16,14 @@ use askama::Template;
 use super::definition::Definition;
 use super::trial::Trial;
 use super::{Page, PageError, PageResult};
-use crate::console::filters;
 use crate::console::text::Html;
-use crate::console::{ConsoleSection, PromptTab, page_of};
+use crate::console::{ConsoleSection, PromptTab, filters, page_of};
 use crate::request::PageRequest;
 use crate::sign_in::Visitor;
 use crate::state::AdminState;
-use gateway::router::approval::ApprovalRow;
-use gateway::router::catalog::Catalog;
-use gateway::router::owner::Owner;
+use gateway::catalog::approval::ApprovalRow;
+use gateway::catalog::owner::Owner;
+use gateway::catalog::snapshot::Catalog;
 
 /// One prompt, or one skill.
 #[derive(Template)]

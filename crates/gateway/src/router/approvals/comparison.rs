@@ -6,7 +6,7 @@ use similar::{DiffOp, TextDiff};
 
 use super::diff::{ChangedPart, write_diff};
 use super::words::{DiffLine, LineKind, marked_lines};
-use crate::router::approval::DEPTH;
+use crate::catalog::approval::DEPTH;
 use domain::json::Json;
 
 /// A message of a text, and of the text before it.

@@ -3,7 +3,7 @@
 use std::time::SystemTime;
 
 use base::platform::wall_clock;
-use domain::approval::{Attribution, Proof};
+use domain::approval::{ApproverProof, Attribution};
 
 /// The author of a decision, and the reason.
 #[derive(Clone, Debug)]
@@ -11,7 +11,7 @@ pub struct Decider {
     pub by: String,
     /// Another name of the person, such as an email address.
     pub known_as: Option<String>,
-    pub proof: Proof,
+    pub proof: ApproverProof,
     pub why: Option<String>,
     /// `cli` or `admin`, for the audit log.
     pub via: &'static str,
@@ -27,7 +27,14 @@ const MAX_NAME: usize = 256;
 impl Decider {
     /// A decider at the command line, who names itself.
     pub fn at_command_line(by: String, why: Option<String>) -> Self {
-        Self { by, known_as: None, proof: Proof::LockFile, why, via: "cli", at: wall_clock() }
+        Self {
+            by,
+            known_as: None,
+            proof: ApproverProof::LockFile,
+            why,
+            via: "cli",
+            at: wall_clock(),
+        }
     }
 
     /// Returns who decides, when and why, as files keep it.

@@ -12,8 +12,8 @@ use super::json::row_json;
 use super::probe::{Patience, ProbedText, ProbedTexts, PromptProbe, offered_texts};
 use super::skill_files::ReadFiles;
 use super::{ApprovalError, refused};
+use crate::catalog::approval::{ApprovalRow, OfferedPrompt, SeenOtherwise};
 use crate::router::Router;
-use crate::router::approval::{ApprovalRow, OfferedPrompt, SeenOtherwise};
 use crate::upstream::library::FileChange;
 use base::seal;
 use config::lock::{Object, Objects};
@@ -184,8 +184,8 @@ impl Examined {
         })
     }
 
-    /// Why a text of the offered version is not known, and how to approve it nevertheless. `None` if
-    /// all texts are known, or another part is compared at each get.
+    /// Why a text of the offered version is not known, and how to approve it nevertheless. `None`
+    /// if all texts are known, or another part is compared at each get.
     pub fn unseen_text(&self) -> Option<String> {
         let offered = self.offered.as_ref()?;
         if self.row.mode == Mode::Off {

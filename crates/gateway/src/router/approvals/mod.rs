@@ -15,7 +15,7 @@ pub mod prober;
 mod skill_files;
 pub mod words;
 
-pub use crate::router::approval::{FoundVariant, SeenOtherwise};
+pub use crate::catalog::approval::{FoundVariant, SeenOtherwise};
 pub use comparison::{ComparedMessage, compared_messages, compared_parts, compared_text};
 pub use decider::{BadReason, Decider};
 pub(crate) use examined::Examinations;
@@ -35,10 +35,10 @@ use diff::{ChangedPart, write_diff};
 use lock_change::{ChangedLock, change_lock};
 use probe::ProbedText;
 
+use crate::catalog::approval::{ApprovalRow, OfferedPrompt};
+use crate::catalog::blocking::beside_calls;
+use crate::catalog::snapshot::Catalog;
 use crate::router::RouterSharedState;
-use crate::router::approval::{ApprovalRow, OfferedPrompt};
-use crate::router::blocking::beside_calls;
-use crate::router::catalog::Catalog;
 use crate::upstream::library::{FileChange, source_object};
 use config::lock::{Lock, StoreError};
 use config::{ApprovalRules, Config, Transport, UpstreamSettings};

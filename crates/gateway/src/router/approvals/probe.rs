@@ -8,15 +8,15 @@ use std::sync::Arc;
 use tokio::time::{Instant, sleep};
 
 use super::asked::{MAX_COMPLETED, MAX_TEMPLATES, approved_templates, template_arguments};
-use crate::policy::{CallTarget, RecordOutcome, Resolution, ResultDigest};
-use crate::router::approval::{
+use crate::catalog::approval::{
     ApprovalRow, DEPTH, OfferedPrompt, PromptApproval, approval_arguments, holds_secret,
 };
+use crate::catalog::owner::Owner;
+use crate::catalog::reply::Reply;
+use crate::policy::{CallTarget, RecordOutcome, Resolution, ResultDigest};
 use crate::router::arguments::{effective_arguments, without_presets};
 use crate::router::bridge::Bridge;
 use crate::router::call_channel::CallChannel;
-use crate::router::owner::Owner;
-use crate::router::reply::Reply;
 use crate::router::skills::{self, AskedFile};
 use crate::router::{Completing, RoutedCall, Router, complete};
 use base::seal;

@@ -9,11 +9,11 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::probe::{Patience, PromptProbe, offered_texts};
+use crate::catalog::approval::OfferedPrompt;
+use crate::catalog::effective::{TextReport, TextsOf};
 use crate::policy::gcra::Quota;
 use crate::policy::limiter::Limiter;
 use crate::router::Router;
-use crate::router::approval::OfferedPrompt;
-use crate::router::effective::{TextReport, TextsOf};
 use base::platform::wall_clock;
 use domain::approval::{ApprovalKind, DigestText};
 use domain::name::UpstreamId;

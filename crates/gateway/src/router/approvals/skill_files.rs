@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use super::probe::{Patience, ProbeRequest, PromptProbe};
+use crate::catalog::approval::{ApprovalRow, OfferedPrompt};
+use crate::catalog::snapshot::Catalog;
 use crate::router::Router;
-use crate::router::approval::{ApprovalRow, OfferedPrompt};
-use crate::router::catalog::Catalog;
 use crate::router::skills::file;
 use config::lock::{Object, Objects};
 use domain::approval::{ApprovalKind, ApprovalState, Decision, Mode, Offered, Reason, Serving};

@@ -10,16 +10,16 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::warn;
 
-use super::approval::PromptApproval;
 use super::bridge::Bridge;
 use super::call_channel::CallChannel;
-use super::catalog::{Catalog, Incomplete};
-use super::list_cursor::ListCursors;
-use super::owner::Owner;
-use super::reply::{ListReply, Reply};
-use super::rest_reply::{RestPage, RestReply, elements};
 use super::skills::is_file;
 use super::{RoutedCall, Router};
+use crate::catalog::approval::PromptApproval;
+use crate::catalog::list_cursor::ListCursors;
+use crate::catalog::owner::Owner;
+use crate::catalog::reply::{ListReply, Reply};
+use crate::catalog::rest_reply::{RestPage, RestReply, elements};
+use crate::catalog::snapshot::{Catalog, Incomplete};
 use crate::policy::{CallRecord, CallTarget, Resolution};
 use crate::upstream::Upstream;
 use crate::upstream::rest_signals::RestChanges;
@@ -36,10 +36,9 @@ use domain::method::{ForeignMethod, Method};
 use domain::param_headers::ParamHeaders;
 use domain::rest::{RestCapabilities, RestList, RestRequest};
 use domain::rights::{Allowed, PromptRef};
-use domain::skill;
 use domain::tool::{FIND_PROMPT, FIND_SKILL, READ_SKILL, USE_PROMPT};
 use domain::unix_time::UnixSeconds;
-use domain::uri;
+use domain::{skill, uri};
 
 /// The upstream of `[rest]`, as an endpoint serves it.
 #[derive(Clone, Copy)]

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use tokio::time::{Instant, timeout_at};
 
 use super::{CallContext, RestUpstream};
-use crate::router::reply::Reply;
-use crate::router::rest_reply::RestReply;
+use crate::catalog::reply::Reply;
+use crate::catalog::rest_reply::RestReply;
 use crate::upstream::resource_subscriptions::{
     ResourceSubscriptions, ResourceUpdates, SubscriberId, SubscriptionRefusal,
 };

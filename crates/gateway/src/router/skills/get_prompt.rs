@@ -3,9 +3,9 @@
 use tokio::time::Instant;
 
 use super::{AskedFile, ServedFile, serve};
+use crate::catalog::owner::ListedSkill;
+use crate::catalog::reply::{self, PromptReply, Reply};
 use crate::router::call_channel::CallChannel;
-use crate::router::owner::ListedSkill;
-use crate::router::reply::{self, PromptReply, Reply};
 use crate::router::{RoutedCall, Router, origin};
 use domain::document::Document;
 use domain::fault::{Fault, UpstreamFaultKind as Kind};

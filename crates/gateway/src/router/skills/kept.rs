@@ -5,8 +5,8 @@ use std::sync::Arc;
 use tracing::error;
 
 use super::is_unknown_file;
-use crate::router::approval::DEPTH;
-use crate::router::owner::Owner;
+use crate::catalog::approval::DEPTH;
+use crate::catalog::owner::Owner;
 use crate::router::withheld_text::is_gone;
 use crate::upstream::Upstream;
 use crate::upstream::library::file_contents;

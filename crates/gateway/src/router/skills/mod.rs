@@ -1,29 +1,25 @@
 //! Skills: an entry, a file or a folder of one, behind the same gate as prompts. Entries and
 //! folders come from the catalog, files from the upstream.
 
-pub(crate) mod approved;
-pub(crate) mod catalog;
 pub(crate) mod file;
 pub(super) mod get_prompt;
 mod kept;
-pub(super) mod of_prompts;
-pub(super) mod prompts;
 
 use std::sync::Arc;
 
 use tokio::time::Instant;
 
 use super::call_channel::CallChannel;
-use super::catalog::Catalog;
-use super::owner::{ListedSkill, Owner};
-use super::reply::{Reply, SkillBody, SkillReply};
 use super::withheld_text::count_tolerated;
 use super::{Router, held, origin, response};
+use crate::catalog::owner::{ListedSkill, Owner};
+use crate::catalog::reply::{Reply, SkillBody, SkillReply};
+use crate::catalog::skills::catalog::{FoundPart, FoundSkill};
+use crate::catalog::snapshot::Catalog;
 use crate::policy::{Authorized, CallRecord, Resolution};
 use crate::upstream::Upstream;
 use crate::upstream::call::request::{RequestParams, UpstreamRequest};
 use crate::upstream::call::result_memory;
-use catalog::{FoundPart, FoundSkill};
 use domain::call::{Call, SkillPart};
 use domain::caller::Caller;
 use domain::document::Document;

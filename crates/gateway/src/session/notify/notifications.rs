@@ -13,10 +13,10 @@ use tokio_util::sync::CancellationToken;
 use super::rest::RestNotices;
 use super::streams::{NewestStreams, StreamEnd, StreamRegistration};
 use super::terminated::SessionTermination;
+use crate::catalog::announce::changes::{Changes, Published, Visible};
+use crate::catalog::segment::Digest;
+use crate::catalog::view_cache::{ListDigests, ListKinds};
 use crate::policy::StreamRecord;
-use crate::router::changes::{Changes, Published, Visible};
-use crate::router::segment::Digest;
-use crate::router::view_cache::{ListDigests, ListKinds};
 use crate::session::call::in_flight::InFlightCall;
 use crate::session::call::url_elicitations::PendingUrlElicitations;
 use crate::session::dialect::Dialect;
@@ -481,9 +481,9 @@ mod tests {
     use tokio::sync::watch;
 
     use super::*;
-    use crate::router::catalog::CatalogContent;
-    use crate::router::segment::SegmentWriter;
-    use crate::router::view_cache::ViewCache;
+    use crate::catalog::segment::SegmentWriter;
+    use crate::catalog::snapshot::CatalogContent;
+    use crate::catalog::view_cache::ViewCache;
     use base::seal::SealKeys;
     use config::Config;
     use domain::caller::Caller;

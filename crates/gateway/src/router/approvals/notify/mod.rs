@@ -14,11 +14,11 @@ use tracing::{error, warn};
 use outbox::{AfterFailure, Outbox, VersionId};
 use webhook::WebhookClient;
 
+use crate::catalog::approval::ApprovalRow;
+use crate::catalog::blocking::beside_calls;
+use crate::catalog::snapshot::Catalog;
+use crate::catalog::status::waiting_sentence;
 use crate::router::Router;
-use crate::router::approval::ApprovalRow;
-use crate::router::blocking::beside_calls;
-use crate::router::catalog::Catalog;
-use crate::router::status::waiting_sentence;
 use base::platform::wall_clock;
 use base::seal;
 use domain::approval::{Class, Reason};

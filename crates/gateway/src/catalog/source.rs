@@ -1,0 +1,53 @@
+//! Upstreams as sources of prompts: whose prompts they are, and how their names are made and
+//! compared.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use unicode_normalization::UnicodeNormalization;
+
+use super::approval::ApprovalSettings;
+use crate::upstream::driver::DriverId;
+use config::{Config, OnChangedDefinition, offers_as_skills};
+use domain::hidden_text::HiddenText;
+use domain::name::{Prefix, UpstreamId};
+use domain::overlay::Overlay;
+
+/// The driver of an upstream, and the names of its prompts.
+#[derive(Clone, Debug)]
+pub struct UpstreamSource {
+    pub driver: DriverId,
+    pub id: UpstreamId,
+    pub prefix: Prefix,
+    pub on_changed_definition: OnChangedDefinition,
+    /// The overlays of the upstream, in the order of the file.
+    pub overlays: Arc<[Overlay]>,
+    pub approvals: ApprovalSettings,
+    /// Whether each skill is a prompt, too.
+    pub skills_as_prompts: bool,
+    /// `Some`: each prompt that requires no argument is a skill, too, with its text so treated.
+    pub prompts_as_skills: Option<HiddenText>,
+}
+
+impl UpstreamSource {
+    /// The source of an enabled upstream of the configuration.
+    pub fn new(driver: DriverId, upstream: &config::UpstreamSettings, config: &Config) -> Self {
+        let overlays = config.overlays.iter().filter(|overlay| overlay.upstream == upstream.id);
+        Self {
+            driver,
+            id: upstream.id.clone(),
+            prefix: upstream.prefix.clone(),
+            on_changed_definition: upstream.settings.on_changed_definition,
+            overlays: overlays.cloned().collect(),
+            approvals: ApprovalSettings::new(&config.approvals, &upstream.id),
+            skills_as_prompts: upstream.skills_as_prompts,
+            prompts_as_skills: offers_as_skills(config, &upstream.id)
+                .then_some(upstream.settings.content),
+        }
+    }
+}
+
+/// The form in which names that look alike because of their composition are equal (NFC).
+pub(crate) fn composed(name: &str) -> Cow<'_, str> {
+    if name.is_ascii() { Cow::Borrowed(name) } else { Cow::Owned(name.nfc().collect()) }
+}
