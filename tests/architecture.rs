@@ -331,6 +331,26 @@ fn a_folder_has_at_most_twenty_files_and_a_crowded_one_no_more_than_before() {
     assert_eq!(folders, BTreeMap::from(crowded));
 }
 
+/// Files that import from the `mod.rs` or `lib.rs` of their own folder, which imports from them: the
+/// file is root and roof. Each commit may lower the number.
+const ROOFS: usize = 71;
+
+#[test]
+fn files_that_import_from_the_root_of_their_folder_only_become_fewer() {
+    let sources = sources();
+    let imports = imports(&sources);
+    let uses = |from: &[String], to: &[String]| {
+        imports.iter().any(|(source, target)| source.module == from && target == to)
+    };
+    let ups: BTreeSet<_> = imports
+        .iter()
+        .filter(|(source, target)| source.module.split_last().is_some_and(|(_, up)| up == target))
+        .filter(|(source, target)| uses(target, &source.module))
+        .map(|(source, _)| source.path.as_str())
+        .collect();
+    assert_eq!(ups.len(), ROOFS, "{ups:?}");
+}
+
 #[test]
 fn only_session_and_handshake_branch_on_the_era() {
     let sources = sources();
