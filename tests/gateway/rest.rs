@@ -2,7 +2,6 @@
 
 mod log_messages;
 mod param_headers;
-mod subscriptions;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -222,7 +221,7 @@ async fn capabilities_are_those_of_both() {
         let discovered = gateway.client().ask("server/discover", json!({})).await;
         let declared = json!({"prompts": {"listChanged": true}, "completions": {},
             "tools": {"listChanged": true}, "logging": {},
-            "resources": {"listChanged": true, "subscribe": true},
+            "resources": {"listChanged": true},
             "extensions": {"com.example/ext": {"v": 1}}});
         assert_eq!(discovered["capabilities"], declared);
         let initialize = json!({"protocolVersion": "2025-11-25", "capabilities": {},

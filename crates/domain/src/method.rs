@@ -210,7 +210,6 @@ pub const ELICITATION_COMPLETE: &str = "notifications/elicitation/complete";
 pub const LIST_CHANGED: &str = "notifications/prompts/list_changed";
 pub const TOOLS_LIST_CHANGED: &str = "notifications/tools/list_changed";
 pub const RESOURCES_LIST_CHANGED: &str = "notifications/resources/list_changed";
-pub const RESOURCE_UPDATED: &str = "notifications/resources/updated";
 pub const MESSAGE: &str = "notifications/message";
 pub const SUBSCRIBE: &str = "resources/subscribe";
 pub const UNSUBSCRIBE: &str = "resources/unsubscribe";

@@ -7,7 +7,7 @@ use super::fault::{Fault, RequestFault};
 use super::json::object::write_members;
 use super::json::{Json, write_str};
 use super::log_level::LogLevel;
-use super::method::{ForeignMethod, Method, SET_LOG_LEVEL, SUBSCRIBE, UNSUBSCRIBE, named_member};
+use super::method::{ForeignMethod, Method, SET_LOG_LEVEL, named_member};
 use super::params::{InputRetry, cursor, required, retry};
 use super::skill;
 
@@ -29,27 +29,15 @@ pub struct RestRequest {
     pub cursor: Option<String>,
     /// `Some` when the client calls again with the user's answers.
     pub retry: Option<InputRetry>,
-    /// `Some` for a request that is about the session, which the gateway answers itself.
-    pub session_request: Option<SessionRequest>,
-    /// The session or connection of the client: 16 random bytes.
-    pub session: Option<[u8; 16]>,
+    /// The level of `logging/setLevel`, a request of a legacy client about its own session. The
+    /// upstream has one session for many clients, so the gateway keeps the level of each of them
+    /// and answers the request itself.
+    pub log_level: Option<LogLevel>,
     /// The header that differs from the parameters. The call is refused once it is known that the
     /// caller may use the tool, so that the refusal reveals none.
     pub mismatch: Option<String>,
     /// The headers that repeat parameters for the upstream, as pairs of name and value.
     pub headers: Vec<(String, String)>,
-}
-
-/// A request of a legacy client about its own session. The upstream has one session for many
-/// clients, so the gateway keeps what each of them asked for.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum SessionRequest {
-    /// `resources/subscribe`
-    Subscribe,
-    /// `resources/unsubscribe`
-    Unsubscribe,
-    /// `logging/setLevel`
-    SetLogLevel(LogLevel),
 }
 
 /// A list of the upstream of `[rest]`.
@@ -69,7 +57,7 @@ impl RestRequest {
     pub fn read(method: &str, params: Option<Json<'_>>) -> Result<Self, Fault> {
         let member = |name: &str| params.and_then(|p| p.get(name));
         let kind = ForeignMethod::parse(method);
-        let name = match name_of(method) {
+        let name = match named_member(method) {
             _ if is_completion(method) => {
                 required(member("ref").and_then(|r| r.get("uri")), "ref.uri")?
             }
@@ -94,17 +82,13 @@ impl RestRequest {
             params: kept.into(),
             cursor: if is_list { cursor(member("cursor"))? } else { None },
             retry: retry(member("requestState"), member("inputResponses"))?,
-            session_request: match method {
-                SUBSCRIBE => Some(SessionRequest::Subscribe),
-                UNSUBSCRIBE => Some(SessionRequest::Unsubscribe),
+            log_level: match method {
                 SET_LOG_LEVEL => {
                     let level = member("level").and_then(LogLevel::read);
-                    let level = level.ok_or(RequestFault::LogLevelUnknown)?;
-                    Some(SessionRequest::SetLogLevel(level))
+                    Some(level.ok_or(RequestFault::LogLevelUnknown)?)
                 }
                 _ => None,
             },
-            session: None,
             mismatch: None,
             headers: Vec::new(),
         })
@@ -117,9 +101,7 @@ impl RestRequest {
 
     /// Whether the request is for a resource, by its URI.
     pub fn is_of_resource(&self) -> bool {
-        let of_session = [SessionRequest::Subscribe, SessionRequest::Unsubscribe];
         self.kind == Some(ForeignMethod::ReadResource)
-            || self.session_request.is_some_and(|request| of_session.contains(&request))
     }
 
     /// Returns the value of the header `Mcp-Name`.
@@ -164,14 +146,6 @@ fn list_of(method: ForeignMethod) -> Option<RestList> {
     Some(RestList { member, name })
 }
 
-/// The member of `params` that names what a request is for.
-fn name_of(method: &str) -> Option<&'static str> {
-    match method {
-        SUBSCRIBE | UNSUBSCRIBE => Some("uri"),
-        method => named_member(method),
-    }
-}
-
 fn is_completion(method: &str) -> bool {
     method == Method::Complete.as_str()
 }
@@ -181,7 +155,8 @@ fn is_completion(method: &str) -> bool {
 pub struct RestCapabilities {
     /// Whether it has tools, and announces changes of their list.
     pub tools: Option<bool>,
-    pub resources: Option<ResourceCapability>,
+    /// Whether it has resources, and announces changes of their list.
+    pub resources: Option<bool>,
     /// Log messages, which it sends before the response to a call.
     pub logging: bool,
     pub completions: bool,
@@ -191,13 +166,6 @@ pub struct RestCapabilities {
     pub extensions: String,
     /// The first segments of the methods that its other capabilities stand for.
     namespaces: Vec<String>,
-}
-
-/// The capability `resources`.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct ResourceCapability {
-    pub list_changed: bool,
-    pub subscribe: bool,
 }
 
 /// Capabilities of which the gateway itself takes care, skills among them, and `tasks`, whose ids
@@ -251,13 +219,9 @@ impl RestCapabilities {
         }
         namespaces.retain(|name| !PROTOCOL.contains(&name.as_str()));
         namespaces.truncate(MAX_NAMESPACES);
-        let resources = member("resources").map(|resources| ResourceCapability {
-            list_changed: flag(resources, "listChanged"),
-            subscribe: flag(resources, "subscribe"),
-        });
         Self {
             tools: member("tools").map(|tools| flag(tools, "listChanged")),
-            resources,
+            resources: member("resources").map(|resources| flag(resources, "listChanged")),
             logging: member("logging").is_some(),
             completions: member("completions").is_some(),
             skills: extension(skill::EXTENSION).is_some(),
@@ -268,21 +232,7 @@ impl RestCapabilities {
 
     /// The declaration for an upstream that was not reached yet: that of most.
     pub fn assumed() -> Self {
-        let resources = ResourceCapability { list_changed: true, subscribe: false };
-        Self { tools: Some(true), resources: Some(resources), ..Self::default() }
-    }
-
-    /// Leaves out what calls over connections of their callers' own do not have: the gateway keeps
-    /// none of them open to hear of updates.
-    #[must_use]
-    pub fn without_subscriptions(mut self) -> Self {
-        self.resources = self.resources.map(|of| ResourceCapability { subscribe: false, ..of });
-        self
-    }
-
-    /// Whether it can be subscribed to resources.
-    pub fn has_subscriptions(&self) -> bool {
-        self.resources.is_some_and(|resources| resources.subscribe)
+        Self { tools: Some(true), resources: Some(true), ..Self::default() }
     }
 
     /// Whether requests with this method go to the upstream. Tools and resources do in any case:
@@ -297,7 +247,6 @@ impl RestCapabilities {
         };
         match method {
             SET_LOG_LEVEL => self.logging,
-            SUBSCRIBE | UNSUBSCRIBE => self.has_subscriptions(),
             method if is_completion(method) => self.completions && is_of_resource(),
             method => {
                 let first = method.split('/').next().unwrap_or_default();
@@ -353,7 +302,6 @@ mod tests {
         assert_eq!((read.tools, read.resources), (Some(true), None));
         let declared = r#"{"resources":{"subscribe":true}}"#;
         let read = RestCapabilities::read(Some(json(declared)));
-        assert!(read.takes("resources/subscribe", None));
-        assert!(!read.without_subscriptions().takes("resources/unsubscribe", None));
+        assert!(!read.takes("resources/subscribe", None), "the gateway subscribes to nothing");
     }
 }

@@ -17,11 +17,9 @@ use super::segment::{Digest, Segment};
 use super::snapshot::{CatalogContent, PrivatePart};
 use super::view::ListView;
 use config::ToolForm;
-use domain::approval::ApprovalState;
 use domain::caller::{Caller, Principal, Proof};
 use domain::method::Method;
-use domain::name::UpstreamId;
-use domain::rights::{Allowed, PromptRef, Rights};
+use domain::rights::{Allowed, Rights};
 
 /// Makes and caches views.
 pub struct ViewCache {
@@ -432,20 +430,6 @@ impl ViewCache {
         self.endpoints.serves(endpoint, owner) && self.rights.allows(caller, method, owner.prompt())
     }
 
-    /// Whether a caller may use what has this name at the upstream of `[rest]`, at an endpoint.
-    pub(crate) fn allows_rest(
-        &self,
-        caller: &Caller,
-        endpoint: &str,
-        upstream: &UpstreamId,
-        name: &str,
-    ) -> bool {
-        let state = ApprovalState::Unchecked;
-        let named = PromptRef { upstream: upstream.as_str(), raw_name: name, state };
-        self.endpoints.serves_upstream(endpoint, upstream)
-            && self.rights.allows(caller, Method::Rest, named)
-    }
-
     /// Whether lists differ by caller.
     pub fn differ(&self, caller: &Caller) -> bool {
         self.rights.entitlement(caller).is_some()
@@ -463,6 +447,7 @@ mod tests {
     use crate::catalog::approval::PromptApproval;
     use crate::catalog::segment::SegmentWriter;
     use config::Config;
+    use domain::name::UpstreamId;
     use domain::rights::PromptRef;
 
     /// Every caller sees every other prompt, in a view of its own.

@@ -23,7 +23,7 @@ use domain::json::object::{ObjectWriter, write_members, write_object};
 use domain::json::{Json, JsonKind, write_str};
 use domain::jsonrpc::{self, Id};
 use domain::method::{
-    CANCELLED, ELICITATION_COMPLETE, MESSAGE, PROGRESS, RESOURCE_UPDATED, SET_LOG_LEVEL, SUBSCRIBE,
+    CANCELLED, ELICITATION_COMPLETE, MESSAGE, PROGRESS, SET_LOG_LEVEL, SUBSCRIBE,
     SUBSCRIPTION_ACKNOWLEDGED, UNSUBSCRIBE,
 };
 use domain::rest::RestCapabilities;
@@ -160,16 +160,6 @@ impl Dialect {
         })
     }
 
-    /// Writes `notifications/resources/updated`, for a subscription with its id.
-    pub fn resource_updated(self, uri: &str, subscription: Option<&Id>) -> String {
-        jsonrpc::notification(RESOURCE_UPDATED, |params| {
-            params.text("uri", uri);
-            if let Some(id) = subscription {
-                write_subscription(id, params);
-            }
-        })
-    }
-
     /// Writes `notifications/message` with the members that the protocol defines.
     pub fn log_message(self, params: Json<'_>) -> String {
         jsonrpc::notification(MESSAGE, |out| {
@@ -250,7 +240,6 @@ impl Dialect {
         subscription: &Id,
         kinds: ListKinds,
         rest: RestLists,
-        resources: &[String],
     ) -> String {
         jsonrpc::notification(SUBSCRIPTION_ACKNOWLEDGED, |params| {
             write_subscription(subscription, params);
@@ -263,10 +252,6 @@ impl Dialect {
                 }
                 if rest.resources {
                     granted.display("resourcesListChanged", true);
-                }
-                if !resources.is_empty() {
-                    let write = |uri: &String, out: &mut String| write_str(uri, out);
-                    granted.array("resourceSubscriptions", resources, write);
                 }
             });
         })
@@ -354,11 +339,8 @@ impl Dialect {
         let resources = rest.and_then(|rest| rest.resources);
         if has_skills || has_links || resources.is_some() {
             capabilities.object("resources", |out| {
-                if resources.is_some_and(|resources| resources.list_changed) {
+                if resources == Some(true) {
                     out.display("listChanged", true);
-                }
-                if resources.is_some_and(|resources| resources.subscribe) {
-                    out.display("subscribe", true);
                 }
             });
         }

@@ -20,7 +20,6 @@ use domain::fault::{Fault, RequestFault};
 use domain::jsonrpc::Id;
 use domain::meta;
 use domain::method::ForeignMethod;
-use domain::rest::SessionRequest;
 
 /// The endpoints of one configuration.
 pub(super) struct Endpoints {
@@ -68,7 +67,7 @@ impl Endpoints {
         let (request, form) = match served.purpose(method, params, context, dialect) {
             Ok(Purpose::Call(request, form)) => {
                 let request = with_public_name(&self.router, request, context.caller);
-                (self.with_session(request, inbound, nonce).map_err(reject)?, form)
+                (self.with_mismatch(request, inbound, nonce), form)
             }
             Ok(Purpose::EmptyList(member)) => {
                 let ttl_ms = self.discover_ttl.as_millis();
@@ -134,21 +133,16 @@ impl Endpoints {
         }))
     }
 
-    /// Adds to a request for the upstream of `[rest]` the session of its client, and the header
-    /// that differs from its arguments.
-    ///
-    /// # Errors
-    /// A subscription whose updates would go to another replica.
-    fn with_session(
+    /// Adds to a request for the upstream of `[rest]` the header that differs from its arguments.
+    fn with_mismatch(
         &self,
         mut request: Request,
         inbound: &InboundMessage<'_>,
         nonce: Option<Nonce>,
-    ) -> Result<Request, Fault> {
+    ) -> Request {
         let InboundMessage { context, params, .. } = *inbound;
-        let Request::Rest(rest) = &mut request else { return Ok(request) };
-        let Some(served) = self.router.rest_at(context.endpoint) else { return Ok(request) };
-        rest.session = nonce.map(|nonce| *nonce.as_bytes());
+        let Request::Rest(rest) = &mut request else { return request };
+        let Some(served) = self.router.rest_at(context.endpoint) else { return request };
         if let TransportContext::Http(headers) = context.transport
             && nonce.is_none()
             && rest.kind == Some(ForeignMethod::CallTool)
@@ -161,15 +155,7 @@ impl Endpoints {
             let arguments = params.and_then(|params| params.get("arguments"));
             rest.mismatch = known.check(arguments, header).err().map(str::to_owned);
         }
-        let is_elsewhere = || {
-            let has_replicas = self.shared.cluster.is_some();
-            has_replicas && !rest.session.is_some_and(|session| served.has_stream(&session))
-        };
-        if rest.session_request == Some(SessionRequest::Subscribe) && is_elsewhere() {
-            let what = "open the notification stream (GET) first, and send both to one replica";
-            return Err(Fault::invalid_params(what));
-        }
-        Ok(request)
+        request
     }
 
     /// Registers a request for `notifications/cancelled`, if it has a session or connection.

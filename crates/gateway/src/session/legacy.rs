@@ -13,7 +13,7 @@ use super::dialect::{Dialect, result_message};
 use super::endpoints::Endpoints;
 use super::headers::{Headers, is_modern_version};
 use super::message::{InboundMessage, MessageFault, ReplyContext};
-use super::notify::notifications::{EventIds, NotificationStream, Subscriber, UpdateNotices};
+use super::notify::notifications::{EventIds, NotificationStream, Subscriber};
 use super::notify::streams::StreamEnd;
 use super::relay::{cancel_elsewhere, hand_response_over};
 use super::token::{Nonce, SessionToken, TokenOpener};
@@ -102,7 +102,7 @@ impl LegacySessions {
         let drain = self.endpoints.shared.drain.clone();
         let is_resumed = last_event.is_some();
         let stream = NotificationStream::new(changes, known, dialect, subscriber, drain, end);
-        Ok(self.with_upstreams(stream, endpoint, (token.nonce, true), is_resumed))
+        Ok(self.with_upstreams(stream, endpoint, token.nonce, is_resumed))
     }
 
     /// Reads one request or notification of a legacy client.
@@ -274,18 +274,17 @@ impl LegacySessions {
         let drain = self.endpoints.shared.drain.clone();
         let (subscriber, is_resumed) = (Subscriber::Connection, known.is_some());
         let stream = NotificationStream::new(changes, known, dialect, subscriber, drain, end);
-        self.with_upstreams(stream, endpoint, (connection.nonce, false), is_resumed)
+        self.with_upstreams(stream, endpoint, connection.nonce, is_resumed)
     }
 
     /// Adds what comes from upstreams: completed URL elicitations, and changes of `[rest]`. Here
     /// nothing is subscribed to, so a reconnect with other capabilities is announced as well.
-    /// `may_return`: the client may open another stream for the session. `is_resumed`: it had one
-    /// before.
+    /// `is_resumed`: the client had a stream for the session before.
     fn with_upstreams(
         &self,
         stream: NotificationStream,
         endpoint: &str,
-        (session, may_return): (Nonce, bool),
+        session: Nonce,
         is_resumed: bool,
     ) -> NotificationStream {
         let pending = self.endpoints.shared.url_elicitations.clone();
@@ -294,11 +293,6 @@ impl LegacySessions {
         let notices = self.endpoints.rest_notices(endpoint, lists);
         let notices = notices.map(|notices| if is_resumed { notices.resumed() } else { notices });
         let stream = stream.with_rest(notices);
-        let updates = self.endpoints.router.rest_at(endpoint).map(|rest| {
-            let updates = rest.updates_of_session(*session.as_bytes(), may_return);
-            UpdateNotices::new(rest.id().clone(), updates, Vec::new())
-        });
-        let stream = stream.with_updates(updates);
         stream.with_url_elicitations(self.endpoints.router.url_completions(), pending, session)
     }
 

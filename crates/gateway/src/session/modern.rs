@@ -5,14 +5,13 @@ use super::dialect::{Dialect, result_message};
 use super::endpoints::Endpoints;
 use super::headers::{Field, Headers};
 use super::message::{InboundMessage, MessageFault, ReplyContext};
-use super::notify::notifications::{NotificationStream, Subscriber, UpdateNotices};
+use super::notify::notifications::{NotificationStream, Subscriber};
 use super::notify::streams::StreamEnd;
 use super::token::Nonce;
 use super::{Dispatch, RequestContext, TransportContext};
 use crate::catalog::view_cache::ListKinds;
 use crate::upstream::rest_signals::RestLists;
 use domain::call::ServerRequestMode;
-use domain::fair_share::Holder;
 use domain::fault::{Fault, RequestFault};
 use domain::json::Json;
 use domain::jsonrpc::Id;
@@ -101,24 +100,7 @@ fn listen(
         resources: declared.resources.is_some() && wants("resourcesListChanged"),
     };
     let stream = stream.with_rest(endpoints.rest_notices(endpoint, rest));
-    let stream = stream.with_updates(updates(endpoints, inbound.context, filter));
     Ok(stream.counted(endpoints.gate.telemetry().clone()))
-}
-
-/// Opens the updates of the resources that a subscription names; `None` if it names none, or the
-/// endpoint has none.
-fn updates(
-    endpoints: &Endpoints,
-    context: &RequestContext<'_>,
-    filter: Json<'_>,
-) -> Option<UpdateNotices> {
-    let named = filter.get("resourceSubscriptions").filter(|named| !named.is_empty_array())?;
-    let rest = endpoints.router.rest_at(context.endpoint)?;
-    let RequestContext { caller, address, endpoint, .. } = *context;
-    let holder = Holder::of(caller, address);
-    let uris = named.elements().filter_map(Json::as_str);
-    let (updates, granted) = rest.updates_of(caller, &holder, endpoint, uris);
-    Some(UpdateNotices::new(rest.id().clone(), updates, granted))
 }
 
 /// The client metadata of one request.

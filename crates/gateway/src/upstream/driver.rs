@@ -19,7 +19,6 @@ use super::connection::handshake::ListenEvent;
 use super::guard::circuit_breaker::{CircuitBreaker, log_transition};
 use super::held_secrets::HeldSecrets;
 use super::prompt_list::PromptList;
-use super::resource_sync::keep_subscribed;
 use super::walk_pace::WalkPace;
 use crate::shutdown::caught;
 use crate::telemetry::Telemetry;
@@ -206,7 +205,6 @@ impl Driver {
                         () = Box::pin(self.keep_list(&mut attempts)) => {}
                         () = self.keep_listening() => {}
                         () = self.keep_checking() => {}
-                        () = self.keep_subscribed() => {}
                         () = self.login_changed() => {
                             // The negotiation with the token before ends with that token.
                             reconnects.reset();
@@ -337,16 +335,6 @@ impl Driver {
             ended
         })
         .await;
-    }
-
-    /// Keeps the upstream of `[rest]` subscribed to resources, until the session is lost.
-    async fn keep_subscribed(&self) {
-        match self.connection().filter(|_| self.upstream.is_rest) {
-            Some(connection) => {
-                rare(keep_subscribed(&connection, &self.signals.rest.subscriptions)).await;
-            }
-            None => std::future::pending().await,
-        }
     }
 
     /// Checks whether the upstream answers whenever calls have failed in a row. Never returns.

@@ -17,10 +17,8 @@ pub(crate) mod stderr_tail;
 pub(crate) mod recent_calls;
 pub(crate) mod repairs;
 pub mod rest_signals;
-pub(crate) mod resource_subscriptions;
 mod build;
 mod list_refetch;
-mod resource_sync;
 mod walk_pace;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -175,14 +173,6 @@ impl Upstream {
     /// Returns the state of the shared connection.
     pub(crate) fn connection_state(&self) -> ConnectionState {
         self.connection_state.borrow().clone()
-    }
-
-    /// Why there is no shared connection; `None` with one, and while it is being opened.
-    pub(crate) fn unreachable(&self) -> Option<Kind> {
-        match &*self.connection_state.borrow() {
-            ConnectionState::Down(kind) => Some(unreachable_because(kind.clone())),
-            _ => None,
-        }
     }
 
     /// Returns where the source of a library prompt is.
@@ -348,10 +338,7 @@ impl Upstream {
     /// Notes the capabilities that a connection has shown.
     fn note_capabilities(&self, connection: &Connection) {
         let Some(declared) = connection.rest_capabilities() else { return };
-        *self.known_capabilities() = match &self.accounts {
-            None => declared.clone(),
-            Some(_) => Arc::new(RestCapabilities::clone(declared).without_subscriptions()),
-        };
+        *self.known_capabilities() = declared.clone();
     }
 
     /// Returns the gateways behind it, as its shared connection shows them.

@@ -7,21 +7,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 use arc_swap::ArcSwap;
 use tokio::sync::watch;
 
-use super::resource_subscriptions::ResourceSubscriptions;
 use domain::json::Json;
-use domain::method::{RESOURCE_UPDATED, RESOURCES_LIST_CHANGED, TOOLS_LIST_CHANGED};
+use domain::method::{RESOURCES_LIST_CHANGED, TOOLS_LIST_CHANGED};
 use domain::param_headers::ParamHeaders;
 
 /// The tools of an upstream by their names, with the headers that repeat their arguments.
 pub(crate) type KnownTools = HashMap<String, Option<Arc<ParamHeaders>>>;
 
 /// The announcements of one upstream. A flood costs two counters: streams read the newest values at
-/// their own pace. It outlives reloads, so that streams and subscriptions go on.
+/// their own pace. It outlives reloads, so that streams go on.
 #[derive(Debug)]
 pub struct RestSignals {
     /// Its tools, as they were listed last; empty where they are not needed.
     pub(crate) tools: ArcSwap<KnownTools>,
-    pub(crate) subscriptions: Arc<ResourceSubscriptions>,
     /// The names of tools that hide those of prompts, as they were logged.
     hiding: Mutex<HashSet<String>>,
     changes: watch::Sender<RestChanges>,
@@ -55,20 +53,14 @@ pub(crate) fn headers_of(tool: Json<'_>) -> Option<Arc<ParamHeaders>> {
 impl Default for RestSignals {
     fn default() -> Self {
         let (changes, _) = watch::channel(RestChanges::default());
-        let (tools, subscriptions) = (ArcSwap::default(), Arc::default());
-        Self { tools, subscriptions, hiding: Mutex::default(), changes }
+        Self { tools: ArcSwap::default(), hiding: Mutex::default(), changes }
     }
 }
 
 impl RestSignals {
     /// Notes a notification. Returns whether the tools have changed.
-    pub(crate) fn note(&self, method: &str, params: Option<Json<'_>>) -> bool {
+    pub(crate) fn note(&self, method: &str) -> bool {
         match method {
-            RESOURCE_UPDATED => {
-                if let Some(uri) = params.and_then(|params| params.get("uri")?.as_str()) {
-                    self.subscriptions.note_updated(&uri);
-                }
-            }
             TOOLS_LIST_CHANGED => self.changes.send_modify(|changes| changes.tools += 1),
             RESOURCES_LIST_CHANGED => self.changes.send_modify(|changes| changes.resources += 1),
             _ => {}

@@ -84,14 +84,6 @@ impl Changes {
         Some(self.visible_then(&published).await)
     }
 
-    /// Whether the caller may know of updates of a resource of the upstream of `[rest]`, by the
-    /// newest configuration.
-    pub(crate) fn may_read(&self, upstream: &UpstreamId, uri: &str) -> bool {
-        let published = self.published.borrow();
-        let views = published.as_ref().map(|published| &published.views);
-        views.is_none_or(|views| views.allows_rest(&self.caller, &self.endpoint, upstream, uri))
-    }
-
     /// The content that is announced at present.
     pub(crate) fn published(&self) -> Option<Published> {
         self.published.borrow().clone()

@@ -1,8 +1,6 @@
 //! The way of `[rest]`: requests for tools, resources and other methods go to one designated
 //! upstream (`[rest]`), unmerged and unrenamed, through the same gate and the same bridge as gets.
 
-mod subscriptions;
-
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -120,9 +118,10 @@ impl RestUpstream<'_> {
         if let Some(header) = &request.mismatch {
             return Err(RequestFault::HeaderMismatch { header: header.clone().into() }.into());
         }
-        if let Some(of_session) = request.session_request {
-            let answer = self.of_session(request, of_session, context).await;
-            return answer.map_err(|fault| as_unknown(fault, request, call));
+        if request.log_level.is_some() {
+            // The gateway keeps the level, with which it calls the upstream for this client.
+            let nothing = Document::copy_of(Json::accepted("{}"));
+            return Ok(Reply::Rest(Box::new(RestReply::of(nothing, owner.upstream.clone()))));
         }
         let routed =
             RoutedCall { call, authorized, owner: &owner, version: None, upstream: self.upstream };

@@ -32,7 +32,6 @@ use base::platform::heap::pin_in_place;
 use base::seal::random;
 use domain::call::{Call, Request};
 use domain::fault::{CorrelationId, Fault, TransportFault, UpstreamFault};
-use domain::rest::SessionRequest;
 use domain::unix_time::UnixSeconds;
 
 /// Runs the calls of clients under one configuration.
@@ -128,7 +127,7 @@ impl Calls {
         };
         if let (CallOutcome::Result(_), Request::Rest(rest), Some(nonce)) =
             (&outcome, &call.request, nonce)
-            && let Some(SessionRequest::SetLogLevel(level)) = rest.session_request
+            && let Some(level) = rest.log_level
         {
             self.shared.log_levels.insert(nonce, level);
         }

@@ -1,4 +1,4 @@
-//! Notification streams: `list_changed`, `resources/updated` and `elicitation/complete`, written
+//! Notification streams: `list_changed` and `elicitation/complete`, written
 //! for the client of the stream.
 //!
 //! A stream holds the digest of the list that its client was last notified of, and no queue of
@@ -23,11 +23,9 @@ use crate::session::dialect::Dialect;
 use crate::session::token::Nonce;
 use crate::telemetry::Telemetry;
 use crate::upstream::call::correlator::UrlElicitationComplete;
-use crate::upstream::resource_subscriptions::ResourceUpdates;
 use base::seal::{Sealer, TokenKind, random};
 use domain::jsonrpc::Id;
 use domain::method::{LIST_CHANGED, TOOLS_LIST_CHANGED};
-use domain::name::UpstreamId;
 
 /// One event of a stream.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -60,8 +58,6 @@ pub struct NotificationStream {
     elicitations: Option<CompletedElicitations>,
     /// `None` where the endpoint does not serve the upstream of `[rest]`.
     rest: Option<RestNotices>,
-    /// `None` where no resources can be subscribed to, or none are.
-    updates: Option<UpdateNotices>,
     is_closed: bool,
     /// The audit record of a stream; a connection has none.
     record: Option<StreamRecord>,
@@ -123,24 +119,6 @@ struct CompletedElicitations {
     session: Nonce,
 }
 
-/// The updates of resources that a stream announces.
-pub(crate) struct UpdateNotices {
-    upstream: UpstreamId,
-    updates: ResourceUpdates,
-    /// The resources of a subscription, until it is acknowledged.
-    granted: Vec<String>,
-}
-
-impl UpdateNotices {
-    pub(crate) fn new(
-        upstream: UpstreamId,
-        updates: ResourceUpdates,
-        granted: Vec<String>,
-    ) -> Self {
-        Self { upstream, updates, granted }
-    }
-}
-
 impl NotificationStream {
     /// Opens a stream. `known` is the digest in the client's `Last-Event-ID`.
     pub(crate) fn new(
@@ -164,7 +142,6 @@ impl NotificationStream {
             end,
             elicitations: None,
             rest: None,
-            updates: None,
             is_closed: false,
             record: None,
             telemetry: None,
@@ -187,12 +164,6 @@ impl NotificationStream {
     /// Adds the changes of the upstream of `[rest]`.
     pub(crate) fn with_rest(mut self, rest: Option<RestNotices>) -> Self {
         self.rest = rest;
-        self
-    }
-
-    /// Adds the updates of resources of the upstream of `[rest]`.
-    pub(crate) fn with_updates(mut self, updates: Option<UpdateNotices>) -> Self {
-        self.updates = updates;
         self
     }
 
@@ -279,11 +250,6 @@ impl NotificationStream {
                         return Some(self.rest_changed(method));
                     }
                 }
-                uri = next_update(&mut self.updates, &self.subscriber) => {
-                    if let Some(event) = self.resource_updated(&uri) {
-                        return Some(event);
-                    }
-                }
                 changed = self.changes.changed() => changed?,
                 () = self.drain.cancelled() => return self.close(),
                 () = self.end.reached() => return self.cut(),
@@ -301,21 +267,10 @@ impl NotificationStream {
             Subscriber::Session { .. } | Subscriber::Connection => {}
             Subscriber::Subscription { id, kinds, .. } => {
                 let rest = self.rest.as_ref().map(RestNotices::lists).unwrap_or_default();
-                let updates = self.updates.iter_mut().map(|updates| &mut updates.granted);
-                let granted = updates.map(std::mem::take).next().unwrap_or_default();
-                let message = self.dialect.acknowledged(id, *kinds, rest, &granted);
+                let message = self.dialect.acknowledged(id, *kinds, rest);
                 self.opening.push_back(StreamEvent { id: None, message });
             }
         }
-    }
-
-    /// Returns the notification of an update, if the caller may still read the resource.
-    fn resource_updated(&mut self, uri: &str) -> Option<StreamEvent> {
-        let upstream = &self.updates.as_ref()?.upstream;
-        if !self.changes.may_read(upstream, uri) {
-            return None;
-        }
-        Some(self.event(|dialect, subscription| dialect.resource_updated(uri, subscription)))
     }
 
     /// Returns the notification of a change of the upstream of `[rest]`.
@@ -411,14 +366,6 @@ impl NotificationStream {
 async fn next_of_rest(rest: &mut Option<RestNotices>) -> &'static str {
     match rest {
         Some(rest) => rest.next().await,
-        None => std::future::pending().await,
-    }
-}
-
-/// Waits for the next update of a resource. Cancel safe.
-async fn next_update(updates: &mut Option<UpdateNotices>, subscriber: &Subscriber) -> Arc<str> {
-    match updates {
-        Some(UpdateNotices { updates, .. }) => updates.next(|| subscriber.is_newest()).await,
         None => std::future::pending().await,
     }
 }

@@ -481,15 +481,14 @@ impl Correlator {
                 }
             }
             (CANCELLED, Some(params)) => self.end_subscription(params),
-            _ => self.note_rest(method, params),
+            _ => self.note_rest(method),
         }
     }
 
     /// Notes a change of tools or resources: where `[rest]` names the upstream, and where files of
     /// skills are among the resources.
-    pub(crate) fn note_rest(&self, method: &str, params: Option<Json<'_>>) {
-        let has_other_tools =
-            self.sinks.rest.as_ref().is_some_and(|rest| rest.note(method, params));
+    pub(crate) fn note_rest(&self, method: &str) {
+        let has_other_tools = self.sinks.rest.as_ref().is_some_and(|rest| rest.note(method));
         let may_have_other_skills =
             method == RESOURCES_LIST_CHANGED && self.resources_are_skills.load(Ordering::Relaxed);
         if (has_other_tools || may_have_other_skills)

@@ -7,13 +7,11 @@ pub(crate) mod dedicated;
 pub(crate) mod examiner;
 mod known_tools;
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
 use http::HeaderMap;
-use tokio::sync::Notify;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
@@ -136,42 +134,6 @@ impl Connection {
                 connection.conversation.read_get_stream(&connection.transport, on_event).await
             }
         }
-    }
-
-    /// Receives updates of these resources until their stream ends (MCP 2026-07-28, subscriptions);
-    /// the correlator notes them. Notifies `is_open` when it is open. Cancel safe.
-    ///
-    /// # Errors
-    /// When the upstream refuses the stream, or it breaks.
-    pub(super) async fn listen_to_resources(
-        &self,
-        uris: BTreeSet<Arc<str>>,
-        is_open: Arc<Notify>,
-    ) -> Result<(), Kind> {
-        let Connection::Remote(connection) = self else { return std::future::pending().await };
-        let RemoteConnection { transport, conversation, .. } = &**connection;
-        let on_open = || is_open.notify_one();
-        conversation.listen_to_resources(transport, &connection.next_id(), &uris, on_open).await
-    }
-
-    /// Whether a request subscribes to each resource; otherwise a stream names all of them.
-    pub(super) fn subscribes_by_request(&self) -> bool {
-        matches!(self, Connection::Remote(connection)
-            if connection.conversation.subscribes_by_request())
-    }
-
-    /// Sends `resources/subscribe` or `resources/unsubscribe`.
-    ///
-    /// # Errors
-    /// The refusal of the upstream, or the failure of the request.
-    pub(super) async fn about_resource(&self, method: &str, uri: &str) -> Result<(), Kind> {
-        let Connection::Remote(connection) = self else { return Ok(()) };
-        let mut params = String::new();
-        write_members(&mut params, |params| {
-            params.text("uri", uri);
-        });
-        let rpc = RpcRequest { method, params: &params, ..RpcRequest::default() };
-        connection.request(rpc, None).await.map(drop)
     }
 
     /// Reads the whole list within `walk_timeout`, with the skills. `forwarded` is sent with the

@@ -5,7 +5,6 @@
 
 mod verdict;
 
-use std::collections::BTreeSet;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,8 +21,8 @@ use crate::upstream::transport::{UpstreamEvent, UpstreamTransport};
 use base::platform::heap::rare;
 use domain::call::ForwardedMeta;
 use domain::fault::UpstreamFaultKind as Kind;
+use domain::json::Json;
 use domain::json::object::{ObjectWriter, write_members};
-use domain::json::{Json, write_str};
 use domain::jsonrpc::{self, Id};
 use domain::log_level::LogLevel;
 use domain::method::{DISCOVER, INITIALIZE, INITIALIZED, LIST_CHANGED, LISTEN, PING};
@@ -170,13 +169,11 @@ impl Conversation {
         id: &Id,
         mut on_event: impl FnMut(ListenEvent),
     ) -> Result<(), Kind> {
-        let [tools, resources, updates] = self.rest_notifications(transport);
+        let [tools, resources] = self.rest_notifications(transport);
         if self.capabilities.skills && resources {
             transport.correlator().set_resources_are_skills();
         }
-        // In the modern era updates have streams of their own.
-        let has_updates = updates && self.revision.era() == Era::Legacy;
-        if !self.capabilities.list_changed && !tools && !resources && !has_updates {
+        if !self.capabilities.list_changed && !tools && !resources {
             let message = "no listChanged".to_owned();
             return Err(Kind::Error { code: -32601, message, data: None });
         }
@@ -220,45 +217,14 @@ impl Conversation {
         }
     }
 
-    /// Receives updates of these resources until their stream ends (MCP 2026-07-28, subscriptions).
-    /// Calls `on_open` when it is open. Cancel safe.
-    ///
-    /// # Errors
-    /// When the upstream refuses the stream, or it breaks.
-    pub(crate) async fn listen_to_resources(
-        &self,
-        transport: &UpstreamTransport,
-        id: &Id,
-        uris: &BTreeSet<Arc<str>>,
-        on_open: impl Fn(),
-    ) -> Result<(), Kind> {
-        let mut params = String::new();
-        write_members(&mut params, |params| {
-            params.object("notifications", |wanted| {
-                wanted.array("resourceSubscriptions", uris.iter(), |uri, out| write_str(uri, out));
-            });
-        });
-        let rpc = RpcRequest { method: LISTEN, params: &params, ..RpcRequest::default() };
-        let (headers, body) = self.encode(id, rpc);
-        let on_event = |event: UpstreamEvent<'_>| match event {
-            UpstreamEvent::Opened => on_open(),
-            UpstreamEvent::Closed => {}
-            UpstreamEvent::Message(message) => note_rest(transport, message),
-        };
-        transport.subscribe(id, headers, body, on_event).await
-    }
-
-    /// Whether changes of its tools and of its resources, and updates of a resource, are wanted and
-    /// announced. The extension for skills has no notification, but their files are resources,
-    /// which may be listed.
-    fn rest_notifications(&self, transport: &UpstreamTransport) -> [bool; 3] {
+    /// Whether changes of its tools and of its resources are wanted and announced. The extension for
+    /// skills has no notification, but their files are resources, which may be listed.
+    fn rest_notifications(&self, transport: &UpstreamTransport) -> [bool; 2] {
         let wants_rest = transport.correlator().wants_rest();
-        let Some(rest) = &self.capabilities.rest else { return [false; 3] };
-        let announces_resources = rest.resources.is_some_and(|r| r.list_changed);
+        let Some(rest) = &self.capabilities.rest else { return [false; 2] };
         [
             wants_rest && rest.tools == Some(true),
-            (wants_rest || self.capabilities.skills) && announces_resources,
-            wants_rest && rest.has_subscriptions(),
+            (wants_rest || self.capabilities.skills) && rest.resources == Some(true),
         ]
     }
 
@@ -336,11 +302,6 @@ impl Conversation {
     /// server requests needs a session of its own.
     pub(crate) fn declares_at_open(&self) -> bool {
         !self.declares_per_call
-    }
-
-    /// Whether a request subscribes to each resource; otherwise a stream names all of them.
-    pub(crate) fn subscribes_by_request(&self) -> bool {
-        self.revision.era() == Era::Legacy
     }
 
     /// Whether log messages are asked for once for all calls of the session.
@@ -445,7 +406,7 @@ impl Capabilities {
 /// Notes a notification of a stream about tools and resources.
 fn note_rest(transport: &UpstreamTransport, message: Json<'_>) {
     let method = message.get("method").and_then(Json::as_str).unwrap_or_default();
-    transport.correlator().note_rest(&method, message.get("params"));
+    transport.correlator().note_rest(&method);
 }
 
 const NO_COMMON_REVISION: &str = "it supports no MCP revision that the gateway supports";
