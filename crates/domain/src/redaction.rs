@@ -3,6 +3,7 @@
 //! JSON or HTML has it.
 
 use std::borrow::Cow;
+use std::cell::Cell;
 use std::fmt;
 use std::sync::Arc;
 
@@ -75,46 +76,61 @@ impl Secrets {
 
     fn add_form(&mut self, text: &[u8], writing: Writing) {
         let own = text[0];
-        let written = [own, own.to_ascii_lowercase(), own.to_ascii_uppercase(), b'%', b'\\', b'&'];
-        let written = if writing == Writing::Exact { &[own][..] } else { &written };
-        // A space of a form, and the alphabet of URLs.
-        let others: &[u8] = match own {
-            b' ' => b"+",
-            b'+' => b"-",
-            b'/' => b"_",
-            _ => b"",
+        let written = match writing {
+            Writing::Exact => [own; 3],
+            Writing::Any => [own, own.to_ascii_lowercase(), own.to_ascii_uppercase()],
+            // The alphabet of URLs.
+            Writing::Base64 if own == b'+' => [own, own, b'-'],
+            Writing::Base64 if own == b'/' => [own, own, b'_'],
+            Writing::Base64 => [own; 3],
         };
-        for byte in [written, others].concat() {
+        for byte in written {
             self.first[usize::from(byte >> 6)] |= 1 << (byte & 63);
         }
         self.forms.push(Form { text: text.into(), writing });
     }
 
-    /// Returns the end of the longest form at the beginning of a text, in bytes.
-    fn length_at(&self, text: &[u8]) -> Option<usize> {
-        let first = *text.first()?;
-        if self.first[usize::from(first >> 6)] & 1 << (first & 63) == 0 {
+    /// Whether a form may begin with a byte.
+    fn may_begin(&self, byte: u8) -> bool {
+        self.first[usize::from(byte >> 6)] & 1 << (byte & 63) != 0
+    }
+
+    /// Returns the length of the longest form at a place of a text, in bytes; the rest of the text
+    /// once the search has taken the steps that it may.
+    fn length_at(&self, text: &Searched<'_>, at: usize) -> Option<usize> {
+        let first = *text.bytes.get(at)?;
+        if text.steps.get() == 0 {
+            return Some(text.bytes.len() - at);
+        }
+        let escape = Escape::read(text, at);
+        let begins = self.may_begin(first)
+            || escape.is_some_and(|escape| self.may_begin(escape.decoded()[0]));
+        if !begins {
             return None;
         }
-        self.forms.iter().filter_map(|form| form.length_at(text)).max()
+        let forms = self.forms.iter().map(|form| form.length_at(text, at));
+        forms.max()?.or_else(|| (text.steps.get() == 0).then(|| text.bytes.len() - at))
     }
 
-    /// Whether a text has one of the secrets in it. A part of a secret is not looked for: a caller
-    /// whose arguments come back could guess it byte by byte.
+    /// Whether a text has one of the secrets in it, or cannot be searched in the steps for its
+    /// length. A part of a secret is not looked for: a caller whose arguments come back could guess
+    /// it byte by byte.
     pub fn is_in(&self, text: &str) -> bool {
-        let text = text.as_bytes();
-        !self.forms.is_empty() && (0..text.len()).any(|at| self.length_at(&text[at..]).is_some())
+        let text = Searched::new(text);
+        !self.forms.is_empty()
+            && (0..text.bytes.len()).any(|at| self.length_at(&text, at).is_some())
     }
 
-    /// Returns a text without the secrets in it. Secrets that overlap are removed together.
+    /// Returns a text without the secrets in it. Secrets that overlap are removed together. Where
+    /// the steps for its length end, the rest is removed.
     pub fn redact<'a>(&self, text: &'a str) -> Cow<'a, str> {
         if !self.is_in(text) {
             return text.into();
         }
-        let bytes = text.as_bytes();
+        let searched = Searched::new(text);
         let (mut out, mut kept, mut end) = (String::with_capacity(text.len()), 0, 0);
-        for at in 0..bytes.len() {
-            let Some(length) = self.length_at(&bytes[at..]) else { continue };
+        for at in 0..text.len() {
+            let Some(length) = self.length_at(&searched, at) else { continue };
             if at >= end {
                 out.push_str(text.get(kept..at).unwrap_or_default());
                 out.push_str(REDACTED);
@@ -141,32 +157,93 @@ impl fmt::Debug for Secrets {
     }
 }
 
+/// A text that is searched, in time proportional to its length.
+struct Searched<'a> {
+    bytes: &'a [u8],
+    /// The ends of the long runs of backslashes, in their order, so that no place in a run counts
+    /// the rest of it.
+    run_ends: Vec<usize>,
+    /// The steps that are left: bytes that may be those of a form.
+    steps: Cell<usize>,
+}
+
+/// Steps for each byte of a text. An ordinary text needs a few; a text of beginnings of a long
+/// secret, such as one letter repeated, would need as many as the secret has bytes.
+const STEPS: usize = 256;
+
+/// Steps in any case.
+const STEPS_AT_LEAST: usize = 1 << 20;
+
+/// Backslashes that are counted one by one.
+const SHORT_RUN: usize = 16;
+
+impl<'a> Searched<'a> {
+    fn new(text: &'a str) -> Self {
+        let bytes = text.as_bytes();
+        let (mut run_ends, mut begin) = (Vec::new(), 0);
+        for at in memchr::memchr_iter(b'\\', bytes) {
+            if bytes.get(at.wrapping_sub(1)) != Some(&b'\\') {
+                begin = at;
+            }
+            if bytes.get(at + 1) != Some(&b'\\') && at + 1 - begin >= SHORT_RUN {
+                run_ends.push(at + 1);
+            }
+        }
+        let steps = bytes.len().saturating_mul(STEPS).max(STEPS_AT_LEAST);
+        Self { bytes, run_ends, steps: Cell::new(steps) }
+    }
+
+    /// Returns the number of backslashes from a place on.
+    fn marks(&self, at: usize) -> usize {
+        let next = self.bytes[at..].iter().take(SHORT_RUN);
+        let marks = next.take_while(|byte| **byte == b'\\').count();
+        if marks < SHORT_RUN {
+            return marks;
+        }
+        let run = self.run_ends.partition_point(|end| *end <= at);
+        self.run_ends.get(run).map_or(marks, |end| end - at)
+    }
+
+    /// Takes steps. Returns whether there were as many.
+    fn take(&self, steps: usize) -> bool {
+        let left = self.steps.get().checked_sub(steps);
+        self.steps.set(left.unwrap_or(0));
+        left.is_some()
+    }
+}
+
 impl Form {
-    /// Returns the end of this form at the beginning of a text, in bytes.
-    fn length_at(&self, text: &[u8]) -> Option<usize> {
-        let whole = text.get(..self.text.len());
-        if whole.is_some_and(|whole| whole.iter().zip(&self.text).all(|(a, b)| self.is(*a, *b))) {
-            return whole.map(<[u8]>::len);
+    /// Returns the length of this form at a place of a text, in bytes.
+    fn length_at(&self, text: &Searched<'_>, at: usize) -> Option<usize> {
+        let rest = text.bytes.get(at..)?;
+        let whole = rest.iter().zip(&self.text).take_while(|(a, b)| self.is(**a, **b)).count();
+        if !text.take(whole) {
+            return None;
+        }
+        if whole == self.text.len() {
+            return Some(whole);
         }
         if self.writing == Writing::Exact {
             return None;
         }
-        let (mut at, mut expected) = (0, &*self.text);
+        let (mut end, mut expected) = (at, &*self.text);
         while let Some(&byte) = expected.first() {
-            let rest = text.get(at..)?;
-            let escape = Escape::read(rest).filter(|escape| {
+            let escape = Escape::read(text, end).filter(|escape| {
                 let decoded = escape.decoded();
                 decoded.len() <= expected.len()
                     && decoded.iter().zip(expected).all(|(a, b)| self.is(*a, *b))
             });
             let (length, decoded) = match escape {
                 Some(escape) => (escape.length, escape.decoded().len()),
-                None if self.is(*rest.first()?, byte) => (1, 1),
+                None if self.is(*text.bytes.get(end)?, byte) => (1, 1),
                 None => return None,
             };
-            (at, expected) = (at + length, &expected[decoded..]);
+            (end, expected) = (end + length, &expected[decoded..]);
+            if !text.take(1) {
+                return None;
+            }
         }
-        Some(at)
+        Some(end - at)
     }
 
     fn is(&self, byte: u8, expected: u8) -> bool {
@@ -181,6 +258,7 @@ impl Form {
 }
 
 /// A character, or a byte of one, as an encoding writes it.
+#[derive(Clone, Copy)]
 struct Escape {
     bytes: [u8; 4],
     count: usize,
@@ -199,23 +277,24 @@ impl Escape {
         &self.bytes[..self.count]
     }
 
-    /// Reads the escape at the beginning of a text.
-    fn read(text: &[u8]) -> Option<Self> {
-        match text {
+    /// Reads the escape at a place of a text.
+    fn read(text: &Searched<'_>, at: usize) -> Option<Self> {
+        let rest = text.bytes.get(at..)?;
+        match rest {
             [b'%', digits @ ..] => {
                 let byte = u8::try_from(number(digits.get(..2)?, 16)?).ok()?;
                 Some(Self { bytes: [byte, 0, 0, 0], count: 1, length: 3 })
             }
             [b'+', ..] => Some(Self::new(' ', 1)),
-            [b'&', ..] => Self::of_html(text),
-            [b'\\', ..] => Self::of_json(text),
+            [b'&', ..] => Self::of_html(rest),
+            [b'\\', ..] => Self::of_json(rest, text.marks(at)),
             _ => None,
         }
     }
 
-    /// Reads an escape of JSON or of another string literal, also one within another literal.
-    fn of_json(text: &[u8]) -> Option<Self> {
-        let marks = text.iter().take_while(|byte| **byte == b'\\').count();
+    /// Reads an escape of JSON or of another string literal, also one within another literal, that
+    /// begins with `marks` backslashes.
+    fn of_json(text: &[u8], marks: usize) -> Option<Self> {
         let code = |begin: usize, digits: usize| number(text.get(begin..begin + digits)?, 16);
         let (char, length) = match text.get(marks) {
             Some(b'u') => match code(marks + 1, 4)? {
@@ -356,7 +435,51 @@ mod tests {
         assert_eq!(clean("[\"\\new-key\"]"), None, "a line feed, and no secret");
     }
 
+    /// Texts which no search that looks twice at a run or a beginning would end.
+    #[test]
+    fn the_search_takes_steps_in_proportion_to_the_text() {
+        const LENGTH: usize = 1 << 17;
+        let secrets = Secrets::new(["\n\n\n\\s3cret-token", "\\\\\\\\\\\\key", "pg_other"]);
+        for unit in ["\\", "\\n", "%", "%5", "&", "&#x5", "k", "\\u005"] {
+            assert!(!secrets.is_in(&unit.repeat(LENGTH / unit.len())), "{unit}");
+        }
+        let runs = format!("{}n", "\\".repeat(LENGTH / 4)).repeat(4);
+        assert!(!Secrets::new(["\n\n\n\n\n\n-token"]).is_in(&runs));
+        assert!(Secrets::new(["\n\n\n\n-token"]).is_in(&format!("{runs}-token")));
+        // A text that cannot be searched is withheld from where the search ends.
+        let letters = "a".repeat(LENGTH / 32);
+        let long = Secrets::new([format!("{}b", "a".repeat(LENGTH / 64)).as_str()]);
+        let text = format!("the key {letters}");
+        let redacted = long.redact(&text);
+        assert!(redacted.starts_with("the key a") && redacted.ends_with(REDACTED));
+        assert!(redacted.len() < LENGTH / 64, "{}", redacted.len());
+        let document = Document::parse(format!("[\"{letters}\"]").into_bytes(), DEPTH).unwrap();
+        assert!(long.redact_document(document).is_none());
+    }
+
+    /// How forms are found where each place counts its own run.
+    fn is_in_slowly(secrets: &Secrets, text: &str) -> bool {
+        let is_at = |at| {
+            let rest = Searched::new(&text[at..]);
+            secrets.forms.iter().any(|form| form.length_at(&rest, 0).is_some())
+        };
+        (0..text.len()).filter(|at| text.is_char_boundary(*at)).any(is_at)
+    }
+
     proptest! {
+        #[test]
+        fn each_place_is_read_as_if_the_text_began_there(
+            text in r#"(\\{0,40}[nutrx"/]|[%&+;]|u00|5c|2F|quot|k\n|k|ey|=|é){0,30}"#,
+            secret in prop::sample::select(
+                &["k\ney\"k", "\\\\\\key", "/+= key", "\nk\nk\nk", "éééé"][..],
+            ),
+        ) {
+            let secrets = Secrets::new([secret]);
+            prop_assert_eq!(secrets.is_in(&text), is_in_slowly(&secrets, &text));
+            let whole = format!("{text}{}", secret.replace('\n', "\\\\\\n"));
+            prop_assert!(secrets.is_in(&whole));
+        }
+
         #[test]
         fn no_text_holds_a_secret_afterwards(
             before in ".{0,20}", secret in "[a-zé]{6,12}", after in ".{0,20}",
