@@ -210,6 +210,11 @@ impl ServerRequest {
         Some(self)
     }
 
+    /// Bytes of its `params`.
+    pub fn text_size(&self) -> usize {
+        self.params.as_ref().map_or(0, |params| params.json().text().len())
+    }
+
     pub fn kind(&self) -> ServerRequestKind {
         self.kind
     }

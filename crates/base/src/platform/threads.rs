@@ -3,7 +3,7 @@
 
 use std::any::Any;
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{self, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -103,6 +103,19 @@ pub fn blocking<T: Send + 'static>(
             Ok(Err(panic)) => Err(BlockingError::Panicked(panic)),
             Err(_) => Err(BlockingError::Ended),
         }
+    }
+}
+
+/// Runs a computation on a thread that may block, so that calls go on meanwhile. A panic is passed
+/// on.
+///
+/// # Cancel safety
+/// Dropping the future does not end the computation.
+pub async fn beside_calls<T: Send + 'static>(compute: impl FnOnce() -> T + Send + 'static) -> T {
+    match blocking(compute).await {
+        Ok(value) => value,
+        Err(BlockingError::Panicked(panic)) => resume_unwind(panic),
+        Err(BlockingError::Ended) => std::future::pending().await,
     }
 }
 

@@ -5,24 +5,11 @@ use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout_at};
 
-use base::platform::{BlockingError, blocking};
+pub use base::platform::beside_calls;
 use domain::fault::TransportFault;
 
 /// Most prompts that are merged on a runtime thread: about a millisecond.
 pub(crate) const MERGED_AT_ONCE: usize = 100;
-
-/// Runs a computation on a thread that may block, so that calls go on meanwhile. A panic is passed
-/// on.
-///
-/// # Cancel safety
-/// Dropping the future does not end the computation.
-pub async fn beside_calls<T: Send + 'static>(compute: impl FnOnce() -> T + Send + 'static) -> T {
-    match blocking(compute).await {
-        Ok(value) => value,
-        Err(BlockingError::Panicked(panic)) => std::panic::resume_unwind(panic),
-        Err(BlockingError::Ended) => std::future::pending().await,
-    }
-}
 
 /// Waits for a permit of a semaphore that is never closed. A computation keeps it to its own end,
 /// also when nothing waits for the result.

@@ -19,6 +19,7 @@ use crate::router::bridge::Bridge;
 use crate::router::call_channel::CallChannel;
 use crate::router::skills::{self, AskedFile};
 use crate::router::{Completing, RoutedCall, Router, complete};
+use crate::upstream::guard::large_texts::work_on;
 use base::seal;
 use domain::approval::template::{fill, template};
 use domain::approval::{DigestText, NO_ARGUMENTS, OfferedText, TemplateArguments, canonical_text};
@@ -26,6 +27,7 @@ use domain::call::{Call, ClientMessages, ForwardedMeta, NameKind, Request, Skill
 use domain::caller::{Caller, PROBER};
 use domain::chunks::Chunks;
 use domain::document::Document;
+use domain::fair_share::Holder;
 use domain::fault::{Fault, TransportFault, UpstreamFault, UpstreamFaultKind as Kind};
 use domain::json::Json;
 use domain::skill::SkillFile;
@@ -173,7 +175,7 @@ impl<'a> PromptProbe<'a> {
     async fn probe_twice(&self, arguments: &str) -> Result<ProbedText, Fault> {
         let text = self.once(ProbeRequest::Text(arguments)).await?;
         let again = self.once(ProbeRequest::Text(arguments)).await?;
-        Ok(self.compared(text, &again))
+        Ok(self.compared(text, again).await)
     }
 
     /// Learns a template: two texts for markers of different lengths must have the same constant
@@ -195,7 +197,7 @@ impl<'a> PromptProbe<'a> {
             };
             match learnt {
                 Ok((Some(text), Some(again))) => {
-                    return Ok(self.compared(text, &again));
+                    return Ok(self.compared(text, again).await);
                 }
                 Ok(_) => return Ok(ProbedText::Failed(HOLDS_PLACE.to_owned())),
                 Err(fault) if !is_refusal(&fault) => return Err(fault),
@@ -207,16 +209,20 @@ impl<'a> PromptProbe<'a> {
     }
 
     /// Returns the outcome of two gets.
-    fn compared(&self, text: String, again: &str) -> ProbedText {
-        let overlay = self.offered.prompt.overlay.as_deref();
-        let upstream = self.router.upstreams.get(&self.row.upstream);
-        if again != text {
-            ProbedText::Unstable
-        } else if holds_secret(upstream, overlay, &text) {
-            ProbedText::Failed(HOLDS_SECRET.to_owned())
-        } else {
-            ProbedText::Stable { digest: seal::prompt_text_digest(&text).into(), text }
-        }
+    async fn compared(&self, text: String, again: String) -> ProbedText {
+        let overlay = self.offered.prompt.overlay.clone();
+        let upstream = self.router.upstreams.get(&self.row.upstream).cloned();
+        let bytes = text.len();
+        let compare = move || {
+            if again != text {
+                ProbedText::Unstable
+            } else if holds_secret(upstream.as_ref(), overlay.as_deref(), &text) {
+                ProbedText::Failed(HOLDS_SECRET.to_owned())
+            } else {
+                ProbedText::Stable { digest: seal::prompt_text_digest(&text).into(), text }
+            }
+        };
+        work_on(bytes, &Holder::Caller(Caller::new(PROBER)), compare).await
     }
 
     /// Whether all texts of the offered version are known that can be.

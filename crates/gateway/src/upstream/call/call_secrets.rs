@@ -18,6 +18,7 @@ pub(crate) trait SecretSource: Send + Sync {
 
 /// The secrets that may be in the messages of one call: those of its upstream, and those that
 /// overlays preset.
+#[derive(Clone)]
 pub(crate) struct CallSecrets {
     pub held: Arc<dyn SecretSource>,
     pub overlay: Option<Arc<CallOverlay>>,
@@ -25,6 +26,26 @@ pub(crate) struct CallSecrets {
 }
 
 impl CallSecrets {
+    /// Bytes of a message before the response, all of which are searched.
+    pub(super) fn searched_interim(message: &InterimMessage) -> usize {
+        match message {
+            InterimMessage::Progress(params)
+            | InterimMessage::Log(params)
+            | InterimMessage::UrlElicitationComplete(params) => params.json().text().len(),
+            InterimMessage::ServerRequest { server_request, .. } => server_request.text_size(),
+        }
+    }
+
+    /// Bytes of a response that are searched; see [`Self::remove_from_response`].
+    pub(super) fn searched_response(&self, response: &Document) -> usize {
+        let is_request = |kind: Json<'_>| kind.is("input_required");
+        let is_result = !response.json().get("resultType").is_some_and(is_request);
+        match self.method {
+            Method::Get | Method::ReadLink | Method::Rest if is_result => 0,
+            _ => response.json().text().len(),
+        }
+    }
+
     /// Removes the secrets from a message before the response; `None` if nothing can be left of it.
     pub(super) fn remove_from_interim(&self, message: InterimMessage) -> Option<InterimMessage> {
         Some(match message {
@@ -51,9 +72,7 @@ impl CallSecrets {
     /// # Errors
     /// [`Kind::Protocol`] if nothing can be left of it.
     pub(super) fn remove_from_response(&self, response: Document) -> Result<Document, Kind> {
-        let is_request = |kind: Json<'_>| kind.is("input_required");
-        let is_prompt = !response.json().get("resultType").is_some_and(is_request);
-        if matches!(self.method, Method::Get | Method::ReadLink | Method::Rest) && is_prompt {
+        if self.searched_response(&response) == 0 {
             return Ok(response);
         }
         let why = "the response repeats a credential in a way that cannot be removed";

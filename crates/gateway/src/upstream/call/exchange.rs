@@ -11,12 +11,16 @@ use super::correlator::{InterimMessage, InterimReceiver};
 use crate::telemetry::ClientOperation;
 use crate::upstream::guard::circuit_breaker::{BreakerPermit, log_transition};
 use crate::upstream::guard::concurrency::{ConcurrencyLimit, Permit};
+use crate::upstream::guard::large_texts::{AT_ONCE, work_on};
 use crate::upstream::recent_calls::RecentCalls;
 use domain::document::Document;
 use domain::fair_share::Holder;
 use domain::fault::{UpstreamFault, UpstreamFaultKind as Kind};
 
 type Call = Pin<Box<dyn Future<Output = Result<Document, Kind>> + Send>>;
+
+/// A large event while the secrets are removed from it.
+type Cleaning = Pin<Box<dyn Future<Output = Result<Option<ExchangeEvent>, Kind>> + Send>>;
 
 /// A call in flight. It makes progress only while [`CallExchange::next`] or
 /// [`CallExchange::wait_for_client`] is polled. When it is dropped before its end, the request is
@@ -39,6 +43,7 @@ pub struct CallExchange {
     recent: Option<RecentCall>,
     /// Removed from all but the results of gets.
     secrets: Option<CallSecrets>,
+    cleaning: Option<Cleaning>,
 }
 
 /// A call that the numbers of the last hour take in.
@@ -70,6 +75,24 @@ pub(crate) enum ExchangeEvent {
     Interim(InterimMessage),
     /// The result, which ends the exchange.
     Response(Document),
+}
+
+impl ExchangeEvent {
+    /// Bytes in which secrets are looked for.
+    fn searched(&self, secrets: &CallSecrets) -> usize {
+        match self {
+            Self::Interim(message) => CallSecrets::searched_interim(message),
+            Self::Response(result) => secrets.searched_response(result),
+        }
+    }
+
+    /// Removes the secrets; `None` if nothing can be left of a message before the response.
+    fn without(self, secrets: &CallSecrets) -> Result<Option<Self>, Kind> {
+        Ok(match self {
+            Self::Interim(message) => secrets.remove_from_interim(message).map(Self::Interim),
+            Self::Response(result) => Some(Self::Response(secrets.remove_from_response(result)?)),
+        })
+    }
 }
 
 impl ConcurrencyPermit {
@@ -125,7 +148,7 @@ impl CallExchange {
         breaker: Option<BreakerPermit>,
         deadline: Instant,
     ) -> Self {
-        let (response, operation, recent, secrets) = (None, None, None, None);
+        let (response, operation, recent, secrets, cleaning) = (None, None, None, None, None);
         Self {
             upstream,
             call,
@@ -137,6 +160,7 @@ impl CallExchange {
             operation,
             recent,
             secrets,
+            cleaning,
         }
     }
 
@@ -164,10 +188,10 @@ impl CallExchange {
     /// # Cancel safety
     /// Cancel safe: the next call returns a message or response that was received.
     pub(crate) async fn next(&mut self) -> Result<ExchangeEvent, UpstreamFault> {
-        let Self { call, interim, response, concurrency, secrets, .. } = self;
+        let deadline = self.deadline;
         let step = tokio::select! {
-            step = clean_step(call, interim, response, concurrency, secrets.as_ref()) => step,
-            () = sleep_until(self.deadline) => Err(Kind::Timeout),
+            step = self.clean_step() => step,
+            () = sleep_until(deadline) => Err(Kind::Timeout),
         };
         match &step {
             Ok(ExchangeEvent::Interim(_)) => {
@@ -180,6 +204,41 @@ impl CallExchange {
             let upstream = self.upstream.clone();
             UpstreamFault { upstream, kind, correlation: None }
         })
+    }
+
+    /// The next event, without secrets. A large event is searched beside the calls, and kept until
+    /// then.
+    async fn clean_step(&mut self) -> Result<ExchangeEvent, Kind> {
+        let Self { call, interim, response, concurrency, secrets, cleaning, .. } = self;
+        loop {
+            let cleaned = match cleaning {
+                Some(running) => {
+                    let cleaned = running.await;
+                    *cleaning = None;
+                    cleaned
+                }
+                None => {
+                    let event = step(call, interim, response, concurrency).await?;
+                    let Some(secrets) = secrets else { return Ok(event) };
+                    let bytes = event.searched(secrets);
+                    if bytes == 0 {
+                        return Ok(event);
+                    }
+                    if bytes > AT_ONCE {
+                        let (secrets, holder) = (secrets.clone(), concurrency.holder.clone());
+                        *cleaning = Some(Box::pin(async move {
+                            work_on(bytes, &holder, move || event.without(&secrets)).await
+                        }));
+                        continue;
+                    }
+                    event.without(secrets)
+                }
+            };
+            // A message before the response of which nothing can be left is dropped.
+            if let Some(event) = cleaned? {
+                return Ok(event);
+            }
+        }
     }
 
     fn end(&mut self, error: Option<&Kind>) {
@@ -226,31 +285,6 @@ impl CallExchange {
     /// Extends the deadline of a suspended call to the deadline of the request that resumes it.
     pub(crate) fn extend_to(&mut self, deadline: Instant) {
         self.deadline = self.deadline.max(deadline);
-    }
-}
-
-/// The next event, without secrets.
-async fn clean_step(
-    call: &mut Call,
-    interim: &mut Option<InterimReceiver>,
-    response: &mut Option<Result<Document, Kind>>,
-    concurrency: &ConcurrencyPermit,
-    secrets: Option<&CallSecrets>,
-) -> Result<ExchangeEvent, Kind> {
-    loop {
-        let event = step(call, interim, response, concurrency).await?;
-        let Some(secrets) = secrets else { return Ok(event) };
-        match event {
-            ExchangeEvent::Response(result) => {
-                return secrets.remove_from_response(result).map(ExchangeEvent::Response);
-            }
-            // One of which nothing can be left is dropped.
-            ExchangeEvent::Interim(message) => {
-                if let Some(message) = secrets.remove_from_interim(message) {
-                    return Ok(ExchangeEvent::Interim(message));
-                }
-            }
-        }
     }
 }
 
