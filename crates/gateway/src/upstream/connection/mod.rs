@@ -19,6 +19,7 @@ use super::call::correlator::InterimSender;
 use super::call::request::{RequestParams, UpstreamRequest, write_params};
 use super::connection::handshake::{Conversation, ListenEvent, RpcRequest};
 use super::connection::list_pages::{PageStep, Pagination, WalkKind};
+use super::guard::large_texts::work_on;
 use super::library::LibrarySnapshot;
 use super::prompt_list::{MalformedPrompt, PromptList};
 use super::rest_signals::KnownTools;
@@ -27,7 +28,9 @@ use crate::policy::Pass;
 use base::platform::heap::rare;
 use config::Settings;
 use domain::call::ForwardedMeta;
+use domain::caller::Caller;
 use domain::document::Document;
+use domain::fair_share::Holder;
 use domain::fault::UpstreamFaultKind as Kind;
 use domain::json::object::write_members;
 use domain::jsonrpc::Id;
@@ -182,24 +185,32 @@ impl Connection {
     /// rendered. [`Kind::SessionLost`] if the connection is closed: nothing was sent.
     pub(crate) async fn perform(
         &self,
-        _pass: &Pass,
+        pass: &Pass,
         request: &UpstreamRequest,
         interim: Option<InterimSender>,
     ) -> Result<Document, Kind> {
         if self.transport().is_some_and(UpstreamTransport::is_closed) {
             return Err(Kind::SessionLost);
         }
-        self.send_call(request, interim).await
+        self.send_call(pass.holder(), request, interim).await
     }
 
     async fn send_call(
         &self,
+        holder: &Holder,
         request: &UpstreamRequest,
         interim: Option<InterimSender>,
     ) -> Result<Document, Kind> {
         match (self, &request.params) {
             (Connection::Library(snapshot), RequestParams::Get { name, arguments, source, .. }) => {
-                snapshot.get(name, arguments.as_ref().map(Document::json), source.as_deref())
+                let bytes = snapshot.size_of_get(name, arguments.as_ref());
+                let (name, arguments, source) = (name.clone(), arguments.clone(), source.clone());
+                let snapshot = snapshot.clone();
+                let render = move || {
+                    let arguments = arguments.as_ref().map(Document::json);
+                    snapshot.get(&name, arguments, source.as_deref())
+                };
+                work_on(bytes, holder, render).await
             }
             (
                 Connection::Library(snapshot),
@@ -593,7 +604,7 @@ impl GatewayClient {
     /// # Errors
     /// The gateway's error, or why it could not be asked.
     pub async fn call(&self, request: &UpstreamRequest) -> Result<Document, Kind> {
-        self.0.send_call(request, None).await
+        self.0.send_call(&Holder::Caller(Caller::anonymous()), request, None).await
     }
 }
 

@@ -1,21 +1,27 @@
-//! The bytes that one template may make while it is rendered. The engine bounds its steps only, and
-//! a step may double a text.
+//! The bytes that one template may make and read while it is rendered. The engine bounds its steps
+//! only, and a step may double a text, or compare megabytes.
 
 use std::sync::LazyLock;
 
 use minijinja::value::{Rest, ValueKind};
-use minijinja::{Environment, Error, ErrorKind, State, Value, filters};
+use minijinja::{Environment, Error, ErrorKind, State, Value, filters, tests};
 
-/// The filter that counts a value and returns it. Sources cannot name it: it is none of
-/// [`FILTERS`].
-pub(super) const COUNTED: &str = "counted";
+/// The filter behind a value that was made. It counts the value and returns it. Sources cannot name
+/// it: it is none of [`FILTERS`].
+pub(super) const MADE: &str = "|made";
 
-/// Bytes that a template may make, for each byte of `max_message`: a text may be taken apart, put
-/// together and passed on.
+/// The same behind a value that is to be read: compared, searched or indexed.
+pub(super) const READ: &str = "|read";
+
+/// Bytes that a template may make, and bytes that it may read, for each byte of `max_message`: a
+/// text may be taken apart, put together and passed on.
 const FACTOR: usize = 4;
 
 /// Bytes that a template may make in any case.
-const AT_LEAST: usize = 1 << 20;
+const MADE_AT_LEAST: usize = 1 << 20;
+
+/// Bytes that a template may read in any case: texts of 16 KiB in each of a thousand steps.
+const READ_AT_LEAST: usize = 16 << 20;
 
 /// Bytes that an element of a list takes beside its text.
 const ELEMENT: usize = 32;
@@ -30,17 +36,94 @@ enum Cost {
     Nothing,
     /// It makes a text.
     Text,
+    /// It makes a text, and reads its first value for each byte of the second, or that of a list
+    /// for each of its elements.
+    Product,
     /// It may make an element out of each byte of a text.
     Elements,
 }
 
+/// The meaning of a value for its cost.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Use {
+    Read,
+    Made,
+    /// Elements may be made of it.
+    Divided,
+}
+
 /// The bytes that are left.
-struct Budget(usize);
+struct Budget {
+    made: usize,
+    read: usize,
+}
+
+impl Budget {
+    /// `max_message` is in bytes.
+    fn new(max_message: usize) -> Self {
+        let most = max_message.saturating_mul(FACTOR);
+        Self { made: most.max(MADE_AT_LEAST), read: most.max(READ_AT_LEAST) }
+    }
+
+    /// Takes the bytes of values that are read so many times.
+    fn read(&mut self, values: &[Value], times: usize) -> Result<(), Error> {
+        let mut left = self.read;
+        for value in values {
+            weigh(value, Use::Read, DEPTH, &mut left)?;
+        }
+        let bytes = (self.read - left).saturating_mul(times);
+        self.read = self.read.checked_sub(bytes).ok_or_else(|| Use::Read.exceeded())?;
+        Ok(())
+    }
+}
+
+impl Use {
+    fn exceeded(self) -> Error {
+        match self {
+            Self::Read => Error::new(ErrorKind::OutOfFuel, "the template reads more than it may"),
+            Self::Made | Self::Divided => {
+                Error::new(ErrorKind::WriteFailure, "the template makes more than it may")
+            }
+        }
+    }
+}
+
+/// Returns the bytes that a template has made and read.
+pub(super) fn spent(state: &State<'_, '_>, max_message: usize) -> usize {
+    let whole = Budget::new(max_message);
+    let left = state.get_extension::<Budget>();
+    left.map_or(0, |left| whole.made - left.made + whole.read - left.read)
+}
+
+/// Returns the bytes that the templates of one prompt may make and read together.
+pub(super) fn of_prompt(max_message: usize) -> usize {
+    let Budget { made, read } = Budget::new(max_message);
+    made.saturating_add(read)
+}
+
+/// The tests of the engine that read their values.
+static TESTS: LazyLock<Vec<(&[&str], Value)>> = LazyLock::new(|| {
+    vec![
+        (&["eq", "equalto", "=="], Value::from_function(tests::is_eq)),
+        (&["ne", "!="], Value::from_function(tests::is_ne)),
+        (&["lt", "lessthan", "<"], Value::from_function(tests::is_lt)),
+        (&["le", "<="], Value::from_function(tests::is_le)),
+        (&["gt", "greaterthan", ">"], Value::from_function(tests::is_gt)),
+        (&["ge", ">="], Value::from_function(tests::is_ge)),
+        (&["in"], Value::from_function(tests::is_in)),
+        (&["iterable"], Value::from_function(tests::is_iterable)),
+        (&["startingwith"], Value::from_function(tests::is_startingwith)),
+        (&["endingwith"], Value::from_function(tests::is_endingwith)),
+        (&["lower"], Value::from_function(tests::is_lower)),
+        (&["upper"], Value::from_function(tests::is_upper)),
+        (&["sameas"], Value::from_function(tests::is_sameas)),
+    ]
+});
 
 /// The filters of a library. Those that make much of little are left out (`indent`, `join`,
 /// `replace`, `format`, `batch`, `slice`), and those that apply others.
 static FILTERS: LazyLock<Vec<(&str, Cost, Value)>> = LazyLock::new(|| {
-    use Cost::{Elements, Nothing, Text};
+    use Cost::{Elements, Nothing, Product, Text};
     vec![
         ("abs", Nothing, Value::from_function(filters::abs)),
         ("bool", Nothing, Value::from_function(filters::bool)),
@@ -70,9 +153,9 @@ static FILTERS: LazyLock<Vec<(&str, Cost, Value)>> = LazyLock::new(|| {
         ("sort", Elements, Value::from_function(filters::sort)),
         ("split", Elements, Value::from_function(filters::split)),
         ("string", Text, Value::from_function(filters::string)),
-        ("sum", Text, Value::from_function(filters::sum)),
+        ("sum", Product, Value::from_function(filters::sum)),
         ("title", Text, Value::from_function(filters::title)),
-        ("trim", Text, Value::from_function(filters::trim)),
+        ("trim", Product, Value::from_function(filters::trim)),
         ("unique", Elements, Value::from_function(filters::unique)),
         ("upper", Text, Value::from_function(filters::upper)),
     ]
@@ -87,16 +170,29 @@ pub(super) fn is_filter(name: &str) -> bool {
     FILTERS.iter().any(|(known, ..)| *known == name)
 }
 
-/// Gives templates the filters of a library, which count what they make. `max_message` is in bytes.
+/// Gives templates the filters and tests of a library, which count what they make and read.
+/// `max_message` is in bytes.
 pub(super) fn install(environment: &mut Environment<'static>, max_message: usize) {
-    let budget = max_message.saturating_mul(FACTOR).max(AT_LEAST);
     for (name, cost, filter) in FILTERS.iter() {
         environment.add_filter(*name, move |state: &mut State, arguments: Rest<Value>| {
-            apply(state, filter, *cost, &arguments, budget)
+            apply(state, filter, *cost, &arguments, max_message)
         });
     }
-    environment
-        .add_filter(COUNTED, move |state: &mut State, value: Value| count(state, value, budget));
+    for (names, test) in TESTS.iter() {
+        for name in *names {
+            environment.add_test(*name, move |state: &mut State, arguments: Rest<Value>| {
+                state.get_or_insert_extension(Budget::new(max_message)).read(&arguments, 1)?;
+                test.call(state, &arguments)
+            });
+        }
+    }
+    environment.add_filter(&MADE[1..], move |state: &mut State, value: Value| {
+        count(state, value, max_message)
+    });
+    environment.add_filter(&READ[1..], move |state: &mut State, value: Value| {
+        let budget = state.get_or_insert_extension(Budget::new(max_message));
+        budget.read(std::slice::from_ref(&value), 1).map(|()| value)
+    });
     for name in NO_FUNCTIONS {
         environment.remove_global(name);
     }
@@ -108,21 +204,30 @@ fn apply(
     filter: &Value,
     cost: Cost,
     arguments: &[Value],
-    budget: usize,
+    max_message: usize,
 ) -> Result<Value, Error> {
-    let mut left = state.get_or_insert_extension(Budget(budget)).0;
-    let per_byte = if cost == Cost::Elements { ELEMENT } else { 1 };
+    let budget = state.get_or_insert_extension(Budget::new(max_message));
+    let mut left = budget.made;
+    let used = if cost == Cost::Elements { Use::Divided } else { Use::Made };
     for argument in arguments {
-        weigh(argument, per_byte, DEPTH, &mut left)?;
+        weigh(argument, used, DEPTH, &mut left)?;
     }
+    let times = match arguments {
+        [first, other, ..] if cost == Cost::Product => match first.as_str() {
+            Some(_) => other.as_str().map_or(1, str::len),
+            None => first.len().unwrap_or(usize::MAX),
+        },
+        _ => 1,
+    };
+    budget.read(arguments, times.max(1))?;
     let made = filter.call(state, arguments)?;
-    if cost == Cost::Nothing { Ok(made) } else { count(state, made, budget) }
+    if cost == Cost::Nothing { Ok(made) } else { count(state, made, max_message) }
 }
 
-/// Takes the bytes of a value from those that are left.
-fn count(state: &mut State<'_, '_>, value: Value, budget: usize) -> Result<Value, Error> {
-    let left = &mut state.get_or_insert_extension(Budget(budget)).0;
-    weigh(&value, 1, DEPTH, left)?;
+/// Takes the bytes of a value that was made from those that are left.
+fn count(state: &mut State<'_, '_>, value: Value, max_message: usize) -> Result<Value, Error> {
+    let left = &mut state.get_or_insert_extension(Budget::new(max_message)).made;
+    weigh(&value, Use::Made, DEPTH, left)?;
     Ok(match value.kind() {
         // One that is computed each time keeps what it is computed from, layer by layer.
         ValueKind::Iterable => value.try_iter()?.collect::<Vec<Value>>().into(),
@@ -131,24 +236,25 @@ fn count(state: &mut State<'_, '_>, value: Value, budget: usize) -> Result<Value
 }
 
 /// Takes the bytes of a value, and of all in it, from `left`.
-fn weigh(value: &Value, per_byte: usize, depth: usize, left: &mut usize) -> Result<(), Error> {
-    let too_large = || Error::new(ErrorKind::WriteFailure, "the template makes more than it may");
-    // A text in a list is written with escapes.
-    let length = |text: &str| match depth {
-        DEPTH => text.len(),
-        _ => text.len().max(text.escape_debug().count()),
+fn weigh(value: &Value, used: Use, depth: usize, left: &mut usize) -> Result<(), Error> {
+    let length = |text: &str| match used {
+        Use::Read => text.len(),
+        _ if depth == DEPTH => text.len(),
+        // A text in a list is written with escapes.
+        Use::Made | Use::Divided => text.len().max(text.escape_debug().count()),
     };
+    let per_byte = if used == Use::Divided { ELEMENT } else { 1 };
     let text = value.as_str().map_or(0, length).saturating_mul(per_byte);
-    *left = left.checked_sub(text.saturating_add(ELEMENT)).ok_or_else(too_large)?;
+    *left = left.checked_sub(text.saturating_add(ELEMENT)).ok_or_else(|| used.exceeded())?;
     let is_map = value.kind() == ValueKind::Map;
     if !is_map && !matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable) {
         return Ok(());
     }
-    let depth = depth.checked_sub(1).ok_or_else(too_large)?;
+    let depth = depth.checked_sub(1).ok_or_else(|| used.exceeded())?;
     for element in value.try_iter()? {
-        weigh(&element, per_byte, depth, left)?;
+        weigh(&element, used, depth, left)?;
         if is_map {
-            weigh(&value.get_item(&element)?, per_byte, depth, left)?;
+            weigh(&value.get_item(&element)?, used, depth, left)?;
         }
     }
     Ok(())

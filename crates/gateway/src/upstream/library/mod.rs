@@ -221,6 +221,12 @@ impl LibrarySnapshot {
         Some(self.prompts.get(name)?.source.place.clone())
     }
 
+    /// Returns the bytes of what is read for a get: the templates and the arguments.
+    pub(super) fn size_of_get(&self, name: &str, arguments: Option<&Document>) -> usize {
+        let templates = self.prompts.get(name).map_or(0, |prompt| prompt.compiled.size);
+        templates + arguments.map_or(0, |arguments| arguments.json().text().len())
+    }
+
     /// Returns the result of `prompts/get`; `arguments` is an object of strings. `approved` is the
     /// digest of the only source that may be served; `None` for any.
     ///

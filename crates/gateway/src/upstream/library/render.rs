@@ -35,6 +35,8 @@ pub(super) struct Compiled {
     messages: Vec<(MessageRole, MessageContent)>,
     /// The templates, named by the index of their message.
     environment: Environment<'static>,
+    /// Bytes of the templates.
+    pub size: usize,
     /// Likely slips of the author.
     pub remarks: Vec<Remark>,
 }
@@ -54,7 +56,9 @@ enum MessageContent {
 pub(crate) enum RenderError {
     #[error("the rendered text is larger than max_message")]
     TooLarge,
-    #[error("rendering took too long")]
+    #[error(
+        "rendering took too long: the template takes too many steps, or compares too much text"
+    )]
     OutOfFuel,
     #[error("the template failed on these arguments")]
     Failed,
@@ -63,6 +67,9 @@ pub(crate) enum RenderError {
 /// Most instructions of the template engine for one message: enough for a loop over a few thousand
 /// words; an endless loop ends within milliseconds.
 const FUEL: u64 = 200_000;
+
+/// Most instructions for all messages of a prompt. It is looked at behind each message.
+const PROMPT_FUEL: u64 = 5 * FUEL;
 
 /// Most remarks on one file: its author reads no more at once.
 const MAX_REMARKS: usize = 20;
@@ -133,6 +140,7 @@ impl Compiled {
             arguments: front.arguments,
             messages: contents,
             environment,
+            size: text.len(),
             remarks,
         })
     }
@@ -156,6 +164,7 @@ impl Compiled {
         let texts = prompt.messages.iter().flat_map(|m| [m.role.as_str(), &*m.template]);
         let digest = seal::digest(texts.chain([prompt.format]));
         let definition = definition(&front, &digest, prompt.label.as_deref());
+        let size = prompt.messages.iter().map(|message| message.template.len()).sum();
         let filled = |StoredMessage { role, pieces, .. }| (role, MessageContent::Filled(pieces));
         Self {
             definition,
@@ -166,6 +175,7 @@ impl Compiled {
             arguments: front.arguments,
             messages: prompt.messages.into_iter().map(filled).collect(),
             environment: Environment::empty(),
+            size,
             remarks: Vec::new(),
         }
     }
@@ -180,6 +190,7 @@ impl Compiled {
         limit: usize,
     ) -> Result<String, RenderError> {
         let mut out = String::from("{");
+        let mut spent = Spent::default();
         if let Some(description) = &self.description {
             out.push_str("\"description\":");
             write_str(description, &mut out);
@@ -199,7 +210,7 @@ impl Compiled {
                     &text
                 }
                 MessageContent::Template => {
-                    text = self.render_content(index, arguments, limit)?;
+                    text = self.render_content(index, arguments, limit, &mut spent)?;
                     &text
                 }
             };
@@ -239,21 +250,36 @@ impl Compiled {
         index: usize,
         arguments: &BTreeMap<String, String>,
         limit: usize,
+        spent: &mut Spent,
     ) -> Result<String, RenderError> {
         let mut out = BoundedOutput { bytes: Vec::new(), limit };
         let template =
             self.environment.get_template(&index.to_string()).map_err(|_| RenderError::Failed)?;
         let rendered = stacker::maybe_grow(RENDER_STACK, STACK, || {
-            template.render_captured_to(arguments, &mut out).map(drop)
+            let rendered = template.render_captured_to(arguments, &mut out)?;
+            let steps = rendered.state().fuel_levels().map_or(0, |(consumed, _)| consumed);
+            spent.steps += steps;
+            spent.bytes += budget::spent(rendered.state(), limit);
+            Ok(())
         });
-        rendered.map_err(|error| match error.kind() {
+        rendered.map_err(|error: minijinja::Error| match error.kind() {
             ErrorKind::WriteFailure => RenderError::TooLarge,
             ErrorKind::OutOfFuel => RenderError::OutOfFuel,
             _ => RenderError::Failed,
         })?;
+        if spent.steps > PROMPT_FUEL || spent.bytes > budget::of_prompt(limit) {
+            return Err(RenderError::OutOfFuel);
+        }
         let text = String::from_utf8(out.bytes).map_err(|_| RenderError::Failed)?;
         Ok(text_content(&text))
     }
+}
+
+/// The cost of the messages of a prompt so far.
+#[derive(Default)]
+struct Spent {
+    steps: u64,
+    bytes: usize,
 }
 
 /// Returns a text content object as JSON text; nothing for a blank text.
@@ -482,6 +508,7 @@ mod tests {
             ("{% autoescape true %}x{% endautoescape %}", "`{% autoescape %}`"),
             ("{% include '0' %}", "`{% include %}`"),
             ("{% for a in [who] recursive %}{{ loop([a ~ a]) }}{% endfor %}", "`recursive`"),
+            ("{{ 'A' is in who[0] }}", ":11:17: an index in the value of a test needs"),
             ("a\n{{ who ~ if }}", ":12:10: `if` stands where a value should"),
         ] {
             let refused = compile(template).unwrap_err();
@@ -520,6 +547,63 @@ mod tests {
     }
 
     #[test]
+    fn all_that_a_template_reads_on_its_way_is_bounded() {
+        let looped = |read: &str| {
+            format!("{{% for a in range(9000) %}}{{% if {read} %}}{{% endif %}}{{% endfor %}}")
+        };
+        let long = "y".repeat(100_000);
+        let other = format!("{}z", &long[1..]);
+        for read in [
+            "who == n",
+            "(who) != (n)",
+            "who < n",
+            "1 < 2 and n >= who",
+            "'z' in who",
+            "not 'z' in who",
+            "who[-1]",
+            "who[99:a]",
+            "(who if a else n)[99999]",
+            "who.99999",
+            "who | length == 1",
+            "who is endingwith(n)",
+            "who is startingwith n",
+            "'z' is in who",
+            "'z' is not in(who)",
+            "n is eq(who)",
+            "who is upper",
+            "loop.changed(who if a % 2 else n)",
+            "loop.changed(a, who if a % 2 else n)",
+            "(who if a else n) == n",
+        ] {
+            let rendered = render(&looped(read), &[("who", &long), ("n", &other)]);
+            assert_eq!(rendered, Err(RenderError::OutOfFuel), "{read}");
+        }
+        for template in [
+            "{{ who | trim(n) }}".to_owned(),
+            "{{ who[:9000] | list | sum(none, '') }}".to_owned(),
+            format!("{{{{ '{}' | select('in', who) | list }}}}", "z".repeat(600)),
+        ] {
+            let long = &long[..30_000];
+            let rendered = render(&template, &[("who", long), ("n", &other)]);
+            assert_eq!(rendered, Err(RenderError::OutOfFuel), "{template}");
+        }
+        // All messages of a prompt together.
+        let message = "## user\n{% if who == n %}{% endif %}\n";
+        let arguments = [("who", long.as_str()), ("n", other.as_str())];
+        assert_eq!(render(&message.repeat(200), &arguments), Err(RenderError::OutOfFuel));
+        let message = "## user\n{% for a in range(30000) %}{% endfor %}\n";
+        assert_eq!(render(&message.repeat(20), &[]), Err(RenderError::OutOfFuel));
+    }
+
+    #[test]
+    fn a_loop_of_hundreds_of_steps_may_compare_texts_of_some_kib() {
+        let text = "word ".repeat(1_600);
+        let template = "{% for word in (who | split(' '))[:500] %}\
+            {% if word in who and who != n and who[:9] and word[-1] == 'd' %}.{% endif %}{% endfor %}x";
+        assert!(render(template, &[("who", &text), ("n", "3")]).is_ok());
+    }
+
+    #[test]
     fn templates_of_prompts_render_as_they_are_written() {
         for (template, expected) in [
             ("{{ who ~ ', ' ~ n }}!", "Ada, 3!"),
@@ -538,6 +622,14 @@ mod tests {
             ),
             ("{% with a = n | int + 1, b = 2 %}{{ a / b }}{{ a // b }}{% endwith %}", "2.02"),
             ("{{ who | default('x') | title }}{{ 7 is divisibleby 7 }}", "AdaTrue"),
+            ("{{ [[who]][0][-1][1] }}{{ (who, n).1 }}{{ {'a': [n]}.a[0] }}", "d33"),
+            ("{{ range(3)[1] }}{{ who in [n, who] }}{{ n == 3 or n < '4' != -1 }}", "1TrueTrue"),
+            ("{% for a in [1] %}{{ loop.changed() }}{{ loop.cycle(a) }}{% endfor %}", "True1"),
+            ("{{ 'x' if who == 'Ada' else n }}{{ who is eq 'Ada' and n is in([n][0]) }}", "xTrue"),
+            (
+                "{% for a in [1, 1, 2] if a in [1, 2] %}{{ loop.changed(a, ) }}{% endfor %}",
+                "TrueFalseTrue",
+            ),
         ] {
             let rendered = render(template, &[("who", "Ada"), ("n", "3")]);
             let text = rendered.map(|prompt| prompt["messages"][0]["content"]["text"].clone());

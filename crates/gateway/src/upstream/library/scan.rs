@@ -3,13 +3,14 @@
 //! the stack; and the engine counts steps, not bytes, so a template of a line could take all
 //! memory.
 //!
-//! An operation that makes a value out of others gets a filter behind each of them, which counts
-//! their bytes ([`super::budget`]). Statements and operators that cannot be counted are refused.
+//! An operation that makes a value out of others, or reads them, gets a filter behind each of them,
+//! which counts their bytes ([`super::budget`]). Statements and operators that cannot be counted are
+//! refused.
 
 use minijinja::Environment;
 use minijinja::machinery::{Token, tokenize};
 
-use super::budget::{COUNTED, is_filter};
+use super::budget::{MADE, READ, is_filter};
 use super::template::{Slip, has_filter, mistake};
 
 /// Most tokens of one template. The parser takes a few hundred bytes for each.
@@ -24,7 +25,7 @@ const MAX_ELIFS: usize = 200;
 /// Words that stand between values, and never for one.
 const BETWEEN: [&str; 6] = ["and", "else", "if", "in", "is", "or"];
 
-/// Returns the template with the bytes counted of all that it makes.
+/// Returns the template with the bytes counted of all that it makes and reads.
 ///
 /// # Errors
 /// The first slip, when it is too long, or uses what is not available in a library.
@@ -34,6 +35,7 @@ pub(super) fn counted(source: &str) -> Result<String, Slip> {
         let (token, span) =
             token.map_err(|error| Slip { offset: scan.end, message: mistake(&error) })?;
         let offset = span.start_offset as usize;
+        scan.begin = offset;
         scan.take(&token).map_err(|message| Slip { offset, message })?;
         scan.end = span.end_offset as usize;
     }
@@ -55,6 +57,8 @@ enum Place {
     Filter,
     /// The name of a test.
     Test,
+    /// The value that a test may have without parentheses.
+    Tested,
 }
 
 /// The meaning of a pair of brackets.
@@ -76,23 +80,37 @@ struct Level {
     brackets: Brackets,
     /// Whether the brackets make a value.
     is_making: bool,
-    /// Whether the value that is being read has to be counted at its end.
-    is_counted: bool,
+    /// The filter that counts the value that is being read, at its end.
+    filter: Option<&'static str>,
+    /// The same for each of the arguments in the brackets.
+    each: Option<&'static str>,
+    /// Where the operand begins; `None` for the value of a test without parentheses.
+    operand: Option<usize>,
 }
 
 impl Level {
     fn new(brackets: Brackets) -> Self {
-        Self { brackets, is_making: brackets == Brackets::Literal, is_counted: false }
+        Self {
+            brackets,
+            is_making: brackets == Brackets::Literal,
+            filter: None,
+            each: None,
+            operand: None,
+        }
     }
 }
 
 struct Scan<'a> {
     source: &'a str,
-    /// The template so far, up to `copied` in the source.
-    out: String,
-    copied: usize,
-    /// The end of the last token.
+    /// What is put into the source, and where.
+    inserts: Vec<(usize, &'static str)>,
+    /// The beginning of the token.
+    begin: usize,
+    /// The ends of the last token and of the value before the last dot.
     end: usize,
+    dotted: usize,
+    /// Whether the call is of `loop.changed`, which compares its arguments.
+    is_comparing: bool,
     tokens: usize,
     /// Tokens of this tag.
     tag: usize,
@@ -109,9 +127,11 @@ impl<'a> Scan<'a> {
     fn new(source: &'a str) -> Self {
         Self {
             source,
-            out: String::with_capacity(source.len() + 64),
-            copied: 0,
+            inserts: Vec::new(),
+            begin: 0,
             end: 0,
+            dotted: 0,
+            is_comparing: false,
             tokens: 0,
             tag: 0,
             elifs: 0,
@@ -130,8 +150,8 @@ impl<'a> Scan<'a> {
         }
         match token {
             Token::TemplateData(_) => {}
-            Token::VariableStart => self.begin(Place::Value),
-            Token::BlockStart => self.begin(Place::Statement),
+            Token::VariableStart => self.begin_tag(Place::Value),
+            Token::BlockStart => self.begin_tag(Place::Statement),
             Token::VariableEnd | Token::BlockEnd => {
                 self.end_value();
                 if self.set == Some(false) {
@@ -148,14 +168,23 @@ impl<'a> Scan<'a> {
         Ok(())
     }
 
-    fn begin(&mut self, place: Place) {
+    fn begin_tag(&mut self, place: Place) {
         (self.tag, self.set, self.place, self.is_target) = (0, None, place, false);
         self.levels = vec![Level::new(Brackets::Tag)];
     }
 
     /// Takes a token between the delimiters of a tag.
     fn inside(&mut self, token: &Token<'_>) -> Result<(), String> {
-        let place = self.place;
+        let mut place = self.place;
+        if matches!(place, Place::Value | Place::Tested) {
+            self.level().operand = (place == Place::Value).then_some(self.begin);
+        }
+        if place == Place::Tested {
+            // The brackets of a list that is tested for make a value.
+            let begins_list = matches!(token, Token::BracketOpen | Token::BraceOpen);
+            place = if begins_list { Place::Value } else { Place::Operand };
+            self.place = place;
+        }
         match (place, token) {
             (_, Token::Mul | Token::Pow) => return Err(unavailable("`*`")),
             (Place::Statement, Token::Ident(name)) => return self.statement(name),
@@ -163,24 +192,35 @@ impl<'a> Scan<'a> {
                 return Err(refused_filter(name));
             }
             (Place::Test, Token::Ident("not")) => {}
-            (Place::Attribute | Place::Filter | Place::Test, _) => self.place = Place::Operand,
+            (Place::Test, _) => self.place = Place::Tested,
+            (Place::Attribute, Token::Int(_) | Token::Int128(_)) => {
+                self.place = Place::Operand;
+                return self.read_operand(self.dotted);
+            }
+            (Place::Attribute | Place::Filter, token) => {
+                self.is_comparing = matches!(token, Token::Ident("changed"));
+                self.place = Place::Operand;
+            }
             (Place::Value, Token::Ident("not") | Token::Minus) => {}
             (Place::Value, Token::Ident(word)) if BETWEEN.contains(word) => {
                 return Err(format!("`{word}` stands where a value should"));
             }
             (Place::Operand, Token::Ident(word)) => return self.word(word),
             (_, Token::Tilde | Token::Plus) => {
-                self.count();
-                self.level().is_counted = true;
-                self.place = Place::Value;
+                self.operate(MADE);
             }
-            (_, Token::BracketOpen) => self.open(Brackets::Literal, Brackets::Index),
-            (_, Token::BraceOpen) => self.open(Brackets::Literal, Brackets::Literal),
-            (_, Token::ParenOpen) => self.open(Brackets::Group, Brackets::Arguments),
+            (_, Token::Eq | Token::Ne | Token::Lt | Token::Lte | Token::Gt | Token::Gte) => {
+                self.operate(READ)
+            }
+            (_, Token::BracketOpen) => return self.open(Brackets::Literal, Brackets::Index),
+            (_, Token::BraceOpen) => return self.open(Brackets::Literal, Brackets::Literal),
+            (_, Token::ParenOpen) => return self.open(Brackets::Group, Brackets::Arguments),
             (_, Token::BracketClose | Token::BraceClose | Token::ParenClose) => {
                 return self.close();
             }
-            (Place::Operand, Token::Dot) => self.place = Place::Attribute,
+            (Place::Operand, Token::Dot) => {
+                (self.place, self.dotted) = (Place::Attribute, self.end);
+            }
             (Place::Operand, Token::Pipe) => self.place = Place::Filter,
             (_, Token::Comma | Token::Colon | Token::Assign) => return self.separate(token),
             (
@@ -217,9 +257,10 @@ impl<'a> Scan<'a> {
     fn word(&mut self, word: &str) -> Result<(), String> {
         match word {
             // Of a test only its outcome is left.
-            "is" => (self.place, self.level().is_counted) = (Place::Test, false),
+            "is" => (self.place, self.level().filter) = (Place::Test, None),
             "recursive" => return Err(unavailable("`recursive`")),
             "not" => self.begin_value(),
+            "in" if !self.is_target => self.operate(READ),
             word if BETWEEN.contains(&word) => {
                 self.begin_value();
                 self.is_target = false;
@@ -232,7 +273,12 @@ impl<'a> Scan<'a> {
 
     /// Takes what stands between two values.
     fn separate(&mut self, token: &Token<'_>) -> Result<(), String> {
+        if self.level().brackets == Brackets::Arguments && matches!(token, Token::Assign) {
+            // It was the name of an argument.
+            self.level().filter = None;
+        }
         self.begin_value();
+        self.level().filter = self.level().each;
         let is_set = self.set;
         let level = self.level();
         match (level.brackets, token) {
@@ -250,10 +296,19 @@ impl<'a> Scan<'a> {
         Ok(())
     }
 
-    fn open(&mut self, at_beginning: Brackets, behind_value: Brackets) {
+    fn open(&mut self, at_beginning: Brackets, behind_value: Brackets) -> Result<(), String> {
         let is_behind = self.place == Place::Operand;
-        self.levels.push(Level::new(if is_behind { behind_value } else { at_beginning }));
+        let mut level = Level::new(if is_behind { behind_value } else { at_beginning });
+        match level.brackets {
+            Brackets::Index => self.read_operand(self.end)?,
+            Brackets::Arguments if std::mem::take(&mut self.is_comparing) => {
+                (level.filter, level.each) = (Some(READ), Some(READ));
+            }
+            _ => {}
+        }
+        self.levels.push(level);
         self.place = Place::Value;
+        Ok(())
     }
 
     fn close(&mut self) -> Result<(), String> {
@@ -261,7 +316,9 @@ impl<'a> Scan<'a> {
         let closed = self.levels.pop().filter(|_| !self.levels.is_empty());
         let closed = closed.ok_or("a bracket is closed that was not opened")?;
         let is_value = !self.is_target;
-        self.level().is_counted |= closed.is_making && is_value;
+        if closed.is_making && is_value {
+            self.level().filter = Some(MADE);
+        }
         self.place = Place::Operand;
         Ok(())
     }
@@ -271,20 +328,30 @@ impl<'a> Scan<'a> {
         self.place = Place::Value;
     }
 
-    /// Ends a value: what was made for it is counted.
-    fn end_value(&mut self) {
-        if std::mem::take(&mut self.level().is_counted) {
-            self.count();
+    /// Takes an operator. The filter counts the values on both sides of it.
+    fn operate(&mut self, filter: &'static str) {
+        if self.level().filter != Some(filter) {
+            self.end_value();
         }
+        self.inserts.push((self.end, filter));
+        self.level().filter = Some(filter);
+        self.place = Place::Value;
     }
 
-    /// Puts the counting filter behind the last token.
-    fn count(&mut self) {
-        self.level().is_counted = false;
-        self.out.push_str(&self.source[self.copied..self.end]);
-        self.out.push('|');
-        self.out.push_str(COUNTED);
-        self.copied = self.end;
+    /// Counts the operand up to an index.
+    fn read_operand(&mut self, end: usize) -> Result<(), String> {
+        let wrong = "an index in the value of a test needs parentheses around the value";
+        let begin = self.level().operand.ok_or(wrong)?;
+        self.inserts.extend([(begin, "("), (end, READ), (end, ")")]);
+        Ok(())
+    }
+
+    /// Ends a value: what was made for it, or is read of it, is counted.
+    fn end_value(&mut self) {
+        let filter = self.level().filter.take();
+        if let Some(filter) = filter.filter(|_| self.place != Place::Value) {
+            self.inserts.push((self.end, filter));
+        }
     }
 
     fn level(&mut self) -> &mut Level {
@@ -296,8 +363,16 @@ impl<'a> Scan<'a> {
     }
 
     fn finish(mut self) -> String {
-        self.out.push_str(&self.source[self.copied..]);
-        self.out
+        self.inserts.sort_by_key(|(at, _)| *at);
+        let mut out = String::with_capacity(self.source.len() + 8 * self.inserts.len());
+        let mut copied = 0;
+        for (at, insert) in self.inserts {
+            out.push_str(&self.source[copied..at]);
+            out.push_str(insert);
+            copied = at;
+        }
+        out.push_str(&self.source[copied..]);
+        out
     }
 }
 
