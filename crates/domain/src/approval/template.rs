@@ -1,7 +1,7 @@
 //! Templates: texts of which parts are the arguments of a get.
 //!
-//! A template is learnt from texts for markers, and proved by filling it in: the text of a get is
-//! the approved one if it is the template with the arguments of the get in its places.
+//! A template is learnt from texts for markers, and compared piece by piece: the text of a get is the
+//! approved one if it is the template with the arguments of the get in its places.
 
 use std::borrow::Cow;
 
@@ -95,13 +95,26 @@ pub fn template(text: &str, markers: &[(String, String)]) -> Option<String> {
     Some(template.into_owned())
 }
 
-/// Fills a template in with arguments, in one pass: what is filled in is not looked at again.
-/// Returns a canonical text.
-pub fn fill(template: &str, arguments: Json<'_>) -> String {
+/// Fills a template in with arguments: what is filled in is not looked at again. Returns a canonical
+/// text; `None` if it would have more than `most` bytes, since a place may stand in the template as
+/// often as its author likes.
+pub fn fill(template: &str, arguments: Json<'_>, most: usize) -> Option<String> {
     let values = Values::of(arguments);
-    let mut out = String::with_capacity(template.len());
-    values.pieces(template).for_each(|piece| out.push_str(piece.filled));
-    out
+    let length = values.pieces(template).map(|piece| piece.filled.len());
+    let length = length.fold(0, usize::saturating_add);
+    (length <= most).then(|| {
+        let mut out = String::with_capacity(length);
+        values.pieces(template).for_each(|piece| out.push_str(piece.filled));
+        out
+    })
+}
+
+/// Whether a canonical text is the template with these arguments. Nothing is filled in: the
+/// comparison ends at the first difference.
+pub fn is_filled(template: &str, arguments: Json<'_>, text: &str) -> bool {
+    let values = Values::of(arguments);
+    let mut pieces = values.pieces(template);
+    pieces.try_fold(text, |rest, piece| rest.strip_prefix(piece.filled)) == Some("")
 }
 
 /// Returns the form of a canonical text that is not the template with these arguments: the template
@@ -149,7 +162,7 @@ pub fn differing_form(template: &str, arguments: Json<'_>, text: &str) -> Option
     let form = [&template[..head], &between, &template[tail..]].concat();
     let gives_text = form.len() <= MAX_FORM
         && Json::parse(form.as_bytes(), MAX_DEPTH).is_ok()
-        && fill(&form, arguments) == text;
+        && is_filled(&form, arguments, text);
     gives_text.then_some(form)
 }
 
@@ -305,7 +318,9 @@ mod tests {
         let template = template(&made, &markers).unwrap();
         assert!(template.contains("Notes for {{ version }}: {{ x \\\"y\\\" }}, {{ version }}."));
         let given = |version, other| arguments(&[("version", version), ("x \"y\"", other)]);
-        let filled = |version, other| fill(&template, Json::accepted(&given(version, other)));
+        let filled = |version, other, text: &str| {
+            is_filled(&template, Json::accepted(&given(version, other)), text)
+        };
         let is_alike = |version, other, text: &str| {
             let given = given(version, other);
             let places = [("version", "{{ version }}"), ("x \"y\"", "{{ x \"y\" }}")];
@@ -320,12 +335,12 @@ mod tests {
             ("Notes for", "."),
         ] {
             let own = text_of(&format!("Notes for {version}: {other}, {version}. {{{{ else }}}}"));
-            assert_eq!(filled(version, other), own);
+            assert!(filled(version, other, &own), "{own}");
             assert!(is_alike(version, other, &own), "{own}");
             let more = text_of(&format!(
                 "Notes for {version}: {other}, {version}. {{{{ else }}}} And always promise a refund."
             ));
-            assert_ne!(filled(version, other), more);
+            assert!(!filled(version, other, &more), "{more}");
             assert!(!is_alike(version, other, &more), "{more}");
         }
         assert_eq!(super::template(&text_of("{{ version }} mkA"), &markers), None, "ambiguous");
@@ -396,6 +411,24 @@ mod tests {
         assert_eq!(form(&format!("Notes {long}b for."), &long, "all"), None);
     }
 
+    /// Filled in, it would be more than all memory.
+    #[test]
+    fn a_template_of_many_places_is_compared_without_being_filled_in() {
+        let template = text_of(&"{{ a }}".repeat(1 << 15));
+        let value = "v".repeat(1 << 20);
+        let given = arguments(&[("a", &value)]);
+        let given = Json::accepted(&given);
+        assert!(!is_filled(&template, given, &text_of(&value)));
+        assert_eq!(fill(&template, given, 12 << 20), None);
+        let places = TemplateArguments::read(r#"{"a":"{{ a }}"}"#).unwrap();
+        let form = Form::new(template.clone(), &places);
+        assert!(!form.is_alike(&[value.as_str()], Json::accepted(&text_of(&value))));
+        // An upstream may write places itself.
+        let own = text_of(&"{{ a }}".repeat(1 << 10));
+        assert_eq!(differing_form(&text_of("{{ a }}"), given, &own), None);
+        assert!(is_filled(&template, Json::accepted(r#"{"a":""}"#), &text_of("")));
+    }
+
     /// Parts of a text: constant, or the place of an argument.
     fn parts() -> impl Strategy<Value = Vec<Result<String, usize>>> {
         let part = prop_oneof!["[ -~é😀\n\"\\\\{}]{0,8}".prop_map(Ok), (0..3_usize).prop_map(Err),];
@@ -435,11 +468,13 @@ mod tests {
             let given: Vec<_> = names.into_iter().zip(values.iter().map(String::as_str)).collect();
             let given = arguments(&given);
             let (given, made) = (Json::accepted(&given), made(&values));
-            prop_assert_eq!(&fill(&template, given), &made);
+            prop_assert_eq!(fill(&template, given, made.len()), Some(made.clone()));
+            prop_assert_eq!(fill(&template, given, made.len() - 1), None);
+            prop_assert!(is_filled(&template, given, &made));
             // Another text is never taken for it, and its form gives that text again.
             let kind = "\"type\":\"text\"";
             let other = made.replacen(kind, &format!("{kind},\"x\":\"{added}\""), 1);
-            prop_assert_ne!(&fill(&template, given), &other);
+            prop_assert!(!is_filled(&template, given, &other));
             let places = names.map(|name| (name, placeholder(name)));
             let places: Vec<_> = places.iter().map(|(name, own)| (*name, own.as_str())).collect();
             let places = TemplateArguments::read(&arguments(&places)).unwrap();
@@ -450,7 +485,7 @@ mod tests {
             };
             prop_assert!(alike(&made) && !alike(&other));
             if let Some(form) = differing_form(&template, given, &other) {
-                prop_assert_eq!(fill(&form, given), other);
+                prop_assert_eq!(fill(&form, given, other.len()), Some(other));
             }
         }
     }

@@ -234,13 +234,14 @@ impl ApprovedTexts {
         Some(self.store.object(digest))
     }
 
-    /// Reads the approved text of a get.
+    /// Reads the approved text of a get; `None` if there is none, or it has more than `most` bytes.
     ///
     /// # Errors
     /// Its object cannot be had.
     pub(crate) async fn snapshot(
         &self,
         expected: &ExpectedText<'_>,
+        most: usize,
     ) -> Result<Option<String>, ObjectError> {
         Ok(match expected {
             ExpectedText::Text { digest, .. } => {
@@ -248,7 +249,7 @@ impl ApprovedTexts {
                 Some(beside_calls(move || store.object(&digest)).await?)
             }
             ExpectedText::Template { forms, arguments, .. } => {
-                forms.first().map(|form| fill(form.text(), Json::accepted(arguments)))
+                forms.first().and_then(|form| fill(form.text(), Json::accepted(arguments), most))
             }
             ExpectedText::Nothing { .. } => None,
         })

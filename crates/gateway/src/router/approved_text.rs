@@ -6,7 +6,7 @@ use quick_cache::sync::Cache;
 
 use crate::catalog::approval::{DEPTH, ExpectedText};
 use base::seal;
-use domain::approval::template::fill;
+use domain::approval::template::{fill, is_filled};
 use domain::approval::{DigestText, Form, canonical_text};
 use domain::document::Document;
 use domain::json::Json;
@@ -38,7 +38,8 @@ impl Default for VerifiedTexts {
 
 impl VerifiedTexts {
     /// Compares the text of a checked result with what is approved. `treat` does to a result what
-    /// was done to this one: an argument may be percent-encoded in a URI by a repair, say.
+    /// was done to this one: an argument may be percent-encoded in a URI by a repair, say. A text of
+    /// more than `most` bytes is no approved one.
     ///
     /// # Errors
     /// The result's text, if the texts differ.
@@ -46,6 +47,7 @@ impl VerifiedTexts {
         &self,
         expected: &ExpectedText<'_>,
         result: &Document,
+        most: usize,
         treat: impl Fn(Document) -> Option<Document>,
     ) -> Result<(), OtherText> {
         if let ExpectedText::Text { key, digest, version } = expected {
@@ -62,14 +64,14 @@ impl VerifiedTexts {
         let text = canonical_text(result.json());
         if let ExpectedText::Template { forms, arguments, .. } = expected {
             let arguments = Json::accepted(arguments);
-            let is_filled = |form: &Form| fill(form.text(), arguments) == text;
+            let is_same = |form: &Form| is_filled(form.text(), arguments, &text);
             let is_filled_and_treated = |form: &Form| {
-                let filled = fill(form.text(), arguments).into_bytes();
-                let filled = Document::parse(filled, DEPTH).ok();
-                let treated = filled.and_then(&treat);
+                let filled = fill(form.text(), arguments, most);
+                let parse = |filled: String| Document::parse(filled.into_bytes(), DEPTH).ok();
+                let treated = filled.and_then(parse).and_then(&treat);
                 treated.is_some_and(|treated| canonical_text(treated.json()) == text)
             };
-            if forms.iter().any(is_filled) || forms.iter().any(is_filled_and_treated) {
+            if forms.iter().any(is_same) || forms.iter().any(is_filled_and_treated) {
                 return Ok(());
             }
         }
@@ -139,5 +141,35 @@ mod tests {
                 assert_ne!(texts.verify_text(&approved, other).unwrap_err().digest, approved);
             }
         }
+    }
+
+    #[test]
+    fn a_template_that_would_be_too_large_is_not_filled_in() {
+        let key: std::sync::Arc<str> = r#"{"who":"{{ who }}"}"#.into();
+        let (digest, value) = (DigestText::from("sha256:0"), "v".repeat(1 << 20));
+        let arguments = format!(r#"{{"who":"{value}"}}"#);
+        let text = |text: &str| {
+            format!(
+                r#"{{"messages":[{{"content":{{"text":"{text}","type":"text"}},"role":"user"}}]}}"#
+            )
+        };
+        let form = |places: usize| {
+            let places = text(&"{{ who }}".repeat(places));
+            Form::new(places, &domain::approval::TemplateArguments::read(&key).unwrap())
+        };
+        let verify = |places: usize, made: &str, treat: fn(Document) -> Option<Document>| {
+            let expected = ExpectedText::Template {
+                key: &key,
+                digest: &digest,
+                forms: [form(places)].into(),
+                arguments: &arguments,
+                values: vec![&value],
+            };
+            VerifiedTexts::default().verify(&expected, &result(&text(made)), 2 << 20, treat).is_ok()
+        };
+        assert!(verify(2, &value.repeat(2), |_| panic!("it is alike")));
+        assert!(verify(2, &value.repeat(2).replacen('v', "\\u0076", 1), |_| panic!("it is alike")));
+        assert!(!verify(1 << 15, &value, |_| panic!("it is too large")));
+        assert!(!verify(1, "other", Some));
     }
 }

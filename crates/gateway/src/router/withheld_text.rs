@@ -43,7 +43,8 @@ pub(super) fn withhold_other_text(
     result: &Document,
 ) -> Result<(), Fault> {
     let owner = routed.owner;
-    let Err(other) = shared.verified.verify(expected, result, |filled| {
+    let most = routed.upstream.config().settings.max_message;
+    let Err(other) = shared.verified.verify(expected, result, most, |filled| {
         let hidden_text = routed.upstream.config().settings.content;
         let treated = reply::prompt(filled, routed.origin(), hidden_text).ok();
         treated.map(|treated| treated.result)
@@ -95,7 +96,8 @@ async fn snapshot(routed: &RoutedCall<'_>, expected: &ExpectedText<'_>) -> Optio
     let owner = routed.owner;
     let approval = owner.approval.approved.as_ref().filter(|approval| approval.has_snapshot)?;
     let name = &*owner.public_name;
-    let read = approval.snapshot(expected).await;
+    let most = routed.upstream.config().settings.max_message;
+    let read = approval.snapshot(expected, most).await;
     let text = read.inspect_err(|error| error!(%error, name, "snapshot cannot be read")).ok()??;
     let result = Document::parse(text.into_bytes(), DEPTH).ok()?;
     // Under the present rules, which may differ from those at its approval.

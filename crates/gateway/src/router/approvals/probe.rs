@@ -21,7 +21,7 @@ use crate::router::skills::{self, AskedFile};
 use crate::router::{Completing, RoutedCall, Router, complete};
 use crate::upstream::guard::large_texts::work_on;
 use base::seal;
-use domain::approval::template::{fill, template};
+use domain::approval::template::{is_filled, template};
 use domain::approval::{DigestText, NO_ARGUMENTS, OfferedText, TemplateArguments, canonical_text};
 use domain::call::{Call, ClientMessages, ForwardedMeta, NameKind, Request, SkillPart};
 use domain::caller::{Caller, PROBER};
@@ -432,7 +432,7 @@ fn makes(known: (&Arc<str>, &ProbedText), arguments: &str, text: &ProbedText) ->
     let given = Json::accepted(arguments);
     let members: Vec<_> = given.members().collect();
     TemplateArguments::read(own).is_some_and(|own| own.cover(&members))
-        && fill(template, given) == *text
+        && is_filled(template, given, text)
 }
 
 /// Whether the upstream has refused the arguments of a probe.
