@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use similar::{DiffOp, TextDiff};
+use similar::{DiffTag, TextDiff};
+use tokio::time::Instant;
 
 use super::diff::{ChangedPart, write_diff};
 use super::words::{DiffLine, LineKind, marked_lines};
@@ -32,8 +33,13 @@ const TIME: Duration = Duration::from_millis(200);
 /// Lines around a change that are shown.
 const CONTEXT: usize = 3;
 
+/// Time for which the messages of a text are compared line by line; further ones count as removed
+/// and added.
+const ALL: Duration = Duration::from_secs(2);
+
 /// Compares two canonical texts, message by message; `""` has no messages.
 pub fn compared_messages(before: &str, after: &str) -> Vec<ComparedMessage> {
+    let until = Instant::now() + ALL;
     let (old, new) = (messages(before), messages(after));
     let diff = TextDiff::configure().timeout(TIME).diff_slices(&old, &new);
     let mut all = Vec::with_capacity(new.len());
@@ -44,12 +50,17 @@ pub fn compared_messages(before: &str, after: &str) -> Vec<ComparedMessage> {
             if before.is_none() && after.is_none() {
                 break;
             }
-            let lines = match (before, after, op) {
-                (_, _, DiffOp::Equal { .. }) => Vec::new(),
-                (Some(before), Some(after), _) => compared_message(before, after),
+            let [before, after] = [before, after].map(|text| text.map(|text| (*text).to_owned()));
+            let is_changed = before.is_some() && after.is_some() && op.tag() != DiffTag::Equal;
+            if is_changed && Instant::now() >= until {
+                all.push(ComparedMessage { before, after: None, lines: Vec::new() });
+                all.push(ComparedMessage { before: None, after, lines: Vec::new() });
+                continue;
+            }
+            let lines = match (&before, &after) {
+                (Some(before), Some(after)) if is_changed => compared_message(before, after),
                 _ => Vec::new(),
             };
-            let [before, after] = [before, after].map(|text| text.map(|text| (*text).to_owned()));
             all.push(ComparedMessage { before, after, lines });
         }
     }

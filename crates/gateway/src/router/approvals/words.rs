@@ -4,9 +4,10 @@ use std::iter::zip;
 use std::time::Duration;
 
 use similar::{ChangeTag, TextDiff};
+use tokio::time::Instant;
 
-/// Time for which the changed words of a line are searched; then the rest of it counts as changed.
-const TIME: Duration = Duration::from_millis(50);
+/// Time for which the changed words of all lines are searched; then the rest counts as changed.
+const TIME: Duration = Duration::from_millis(200);
 
 /// Longest line whose words are compared, in bytes: a longer one is compared as a whole.
 const MAX_LINE: usize = 64 << 10;
@@ -64,6 +65,7 @@ impl DiffLine {
 /// Returns the lines of a unified difference, each with its pieces. Where added lines follow
 /// removed ones, each is compared with its counterpart; other lines are one piece.
 pub fn marked_lines(diff: &str) -> Vec<DiffLine> {
+    let until = Instant::now() + TIME;
     let lines = kinds(diff);
     let mut marked = Vec::with_capacity(lines.len());
     let mut rest = lines.as_slice();
@@ -76,7 +78,7 @@ pub fn marked_lines(diff: &str) -> Vec<DiffLine> {
         let (changed, others) = rest.split_at((removed + added).max(1));
         rest = others;
         let (before, after) = changed.split_at(if added == 0 { 0 } else { removed });
-        let pairs = zip(before, after).map(|(old, new)| words(old.1, new.1).unzip());
+        let pairs = zip(before, after).map(|(old, new)| words(old.1, new.1, until).unzip());
         let (old, new): (Vec<_>, Vec<_>) = pairs.unzip();
         for (lines, pieces) in [(before, old), (after, new)] {
             let mut pieces = pieces.into_iter();
@@ -132,13 +134,13 @@ fn counts(range: &str) -> Option<(usize, usize)> {
     Some((sides.next()??, sides.next()??))
 }
 
-/// Returns a removed and an added line in pieces; `None` if they are too long.
-fn words(removed: &str, added: &str) -> Option<(MarkedLine, MarkedLine)> {
-    if removed.len().max(added.len()) > MAX_LINE {
+/// Returns a removed and an added line in pieces; `None` if they are too long, or it is too late.
+fn words(removed: &str, added: &str, until: Instant) -> Option<(MarkedLine, MarkedLine)> {
+    if removed.len().max(added.len()) > MAX_LINE || Instant::now() >= until {
         return None;
     }
     let (mut old, mut new) = (MarkedLine::new(), MarkedLine::new());
-    let diff = TextDiff::configure().timeout(TIME).diff_words(removed, added);
+    let diff = TextDiff::configure().deadline(until.into_std()).diff_words(removed, added);
     for change in diff.iter_all_changes() {
         let text = change.value();
         match change.tag() {
