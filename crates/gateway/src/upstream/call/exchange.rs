@@ -323,6 +323,8 @@ async fn step(
 
 #[cfg(test)]
 mod tests {
+    use std::borrow::Cow;
+    use std::pin::pin;
     use std::time::Duration;
 
     use proptest::prelude::*;
@@ -330,9 +332,12 @@ mod tests {
     use tokio::time::sleep;
 
     use super::*;
+    use crate::upstream::call::call_secrets::SecretSource;
     use crate::upstream::call::correlator::{Correlator, InterimSender, NotificationSinks};
     use domain::caller::Caller;
     use domain::jsonrpc::Id;
+    use domain::method::Method;
+    use domain::redaction::Secrets;
     use domain::server_request::ClientCapabilities;
 
     fn exchange(
@@ -377,6 +382,30 @@ mod tests {
         assert_eq!(concurrency.free(), 0);
         drop(exchange);
         assert_eq!(concurrency.free(), 1);
+    }
+
+    struct Key(Secrets);
+
+    impl SecretSource for Key {
+        fn secrets(&self) -> Cow<'_, Secrets> {
+            Cow::Borrowed(&self.0)
+        }
+    }
+
+    #[tokio::test]
+    async fn a_large_response_is_searched_beside_the_calls_and_not_lost_meanwhile() {
+        let concurrency = ConcurrencyLimit::new(1, 9, Duration::from_secs(60));
+        let text = format!("[\"{} s3cret-key\"]", "\\\\".repeat(AT_ONCE));
+        let response = Document::parse(text.into_bytes(), 4).unwrap();
+        let held = Arc::new(Key(Secrets::new(["s3cret-key"])));
+        let secrets = CallSecrets { held, overlay: None, method: Method::Complete };
+        let call = std::future::ready(Ok(response));
+        let mut exchange = exchange(call, None, &concurrency).without(secrets);
+        // The runtime's only thread does not search: it is there again before the search has ended.
+        assert!(!polled(pin!(exchange.next()).as_mut()).await);
+        let found = exchange.next().await;
+        let Ok(ExchangeEvent::Response(response)) = found else { panic!("{found:?}") };
+        assert!(response.json().text().ends_with("[redacted]\"]"));
     }
 
     #[tokio::test(start_paused = true)]
