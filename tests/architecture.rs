@@ -481,6 +481,34 @@ fn every_spawned_task_is_supervised_or_short_and_every_thread_is_known() {
     }
 }
 
+/// Each caller of these does it in `work_on`, or with a text that has a bound.
+#[test]
+fn large_texts_are_searched_and_rendered_in_listed_places() {
+    let sources = sources();
+    let listed: [(&str, &[&str]); _] = [
+        ("redact_document(", &["domain/", "gateway/upstream/call/call_secrets.rs"]),
+        ("remove_from_response(", &["gateway/upstream/call/"]),
+        // At most 16 KiB for a message of an error, and 128 KiB for a form.
+        (
+            "without_secrets(",
+            &["domain/", "gateway/upstream/held_secrets.rs", "gateway/router/arguments.rs"],
+        ),
+        (
+            "holds_secret(",
+            &[
+                "gateway/router/approval.rs",
+                "gateway/router/mismatches.rs",
+                "gateway/router/approvals/probe.rs",
+            ],
+        ),
+        // An embedded result is rendered while the folder is read, on a thread that may block.
+        ("compiled.render(", &["gateway/upstream/library/mod.rs"]),
+    ];
+    for (needle, allowed) in listed {
+        assert_eq!(found_outside(&sources, needle, allowed), Vec::<&str>::new(), "{needle}");
+    }
+}
+
 #[test]
 fn only_the_platform_reaches_the_machine() {
     let sources = sources();
