@@ -19,7 +19,7 @@ pub struct Form {
 #[derive(Debug)]
 enum Part {
     Array(Vec<Self>),
-    /// Members by their keys, as they are spelled.
+    /// Members by their keys, as they are spelled and in the order of their bytes.
     Object(Vec<(Box<str>, Self)>),
     /// The parts between the quotes.
     String(Vec<Piece>),
@@ -92,7 +92,9 @@ impl Part {
                     *is_regular &= !places.iter().any(|place| key.contains(place.as_str()));
                     (key.into(), Self::read(value, places, is_regular))
                 };
-                Self::Object(value.members().map(member).collect())
+                let mut members: Vec<_> = value.members().map(member).collect();
+                members.sort_by(|(one, _): &(Box<str>, _), (other, _)| one.cmp(other));
+                Self::Object(members)
             }
             _ => Self::Other(value.text().into()),
         }
@@ -123,8 +125,8 @@ impl Part {
                 // No key is there twice.
                 let is_member = |(key, value): (Json<'_>, Json<'_>)| {
                     count += 1;
-                    let found = parts.iter().find(|(own, _)| **own == *key.text());
-                    found.is_some_and(|(_, part)| part.is_alike(values, value))
+                    let found = parts.binary_search_by(|(own, _)| (**own).cmp(key.text()));
+                    found.is_ok_and(|at| parts[at].1.is_alike(values, value))
                 };
                 other.members().all(is_member) && count == parts.len()
             }
