@@ -394,6 +394,9 @@ run_unread() { gateway_tests overload:: -- --ignored --nocapture; }
 step soak "" "mixed load for half an hour, or PROMPTGATE_SOAK, leaks nothing; the log stays in its size, intact"
 run_soak() { PROMPTGATE_SOAK="${PROMPTGATE_SOAK:-30m}" optimized_bench soak; }
 
+step growth "" "what reads texts of others takes four times as long for four times the text, not more"
+run_growth() { optimized_bench growth; }
+
 step instructions "valgrind" "instruction counts of get, list, call and merge"
 run_instructions() { optimized_bench load -- instructions; }
 
