@@ -501,7 +501,7 @@ fn large_texts_are_searched_and_rendered_in_listed_places() {
                 "gateway/router/approvals/probe.rs",
             ],
         ),
-        // An embedded result is rendered while the folder is read, on a thread that may block.
+        // A get, which `work_on` runs, and reading the folder, on a thread that may block.
         ("compiled.render(", &["gateway/upstream/library/mod.rs"]),
     ];
     for (needle, allowed) in listed {
