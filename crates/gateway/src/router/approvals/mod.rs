@@ -209,23 +209,27 @@ impl Approvals {
     /// Notes the library files that the person who decides has changed last, where git tells.
     async fn note_own_changes(&self, prompts: &mut [Examined], decider: &Decider) {
         for examined in prompts {
-            let Some(place) = self.place_of(&examined.row) else { continue };
-            let Ok(change) = FileChange::last(place).await else { return };
+            let Some((place, library)) = self.place_of(&examined.row) else { continue };
+            let Ok(change) = FileChange::last(place, library).await else { return };
             let mut names = std::iter::once(&decider.by).chain(&decider.known_as);
             examined.own_change = change.filter(|change| names.any(|name| change.is_by(name)));
         }
     }
 
-    /// Returns the file of a library prompt, or the folder of a library skill.
-    fn place_of(&self, row: &ApprovalRow) -> Option<PathBuf> {
+    /// Returns the file of a library prompt, or the folder of a library skill, with the folder of
+    /// its library. Files of git upstreams have none: their remote writes the whole folder, and it
+    /// has no history.
+    fn place_of(&self, row: &ApprovalRow) -> Option<(PathBuf, PathBuf)> {
         let OfferedPrompt { prompt, skill, .. } = row.offered.as_ref()?;
-        if let Some(skill) = skill {
-            return Some(self.folders.get(&row.upstream)?.join(percent::decoded(&skill.path)?));
-        }
-        match &prompt.source.as_ref()?.place {
-            SourcePlace::File { path, .. } => Some(path.clone()),
-            SourcePlace::Kept(_) => None,
-        }
+        let library = self.folders.get(&row.upstream)?;
+        let place = match skill {
+            Some(skill) => library.join(percent::decoded(&skill.path)?),
+            None => match &prompt.source.as_ref()?.place {
+                SourcePlace::File { path, .. } => path.clone(),
+                SourcePlace::Kept(_) => return None,
+            },
+        };
+        Some((place, library.clone()))
     }
 
     /// Carries out an action on prompts, all or none, and records it. `before` is the digest of the

@@ -3,7 +3,7 @@
 //! no checkout, so a repository can name no hook, filter, link or submodule that has an effect.
 
 mod kept;
-mod listing;
+pub(crate) mod listing;
 pub(crate) mod program;
 
 use std::ffi::OsString;
