@@ -329,3 +329,30 @@ async fn the_second_of_two_approvals_is_not_that_of_the_person_who_changed_the_f
     assert!(approve("bob").await.stdout.starts_with("Approved by one of two"));
     assert_eq!(approve("ada").await.stdout, "Approved: lib__p\n", "git does not tell");
 }
+
+#[tokio::test]
+async fn a_prompt_whose_author_cannot_be_known_is_not_approved_and_others_are_checked() {
+    let library = "[upstreams.lib]\ntransport = \"library\"\npath = \"prompts\"\n";
+    let folder = Folder::new(&(enforced("approvers = 2\n") + library));
+    let prompts = folder.path().join("prompts");
+    std::fs::create_dir_all(prompts.join("inner")).unwrap();
+    std::fs::write(prompts.join("inner/a.md"), "---\nname: a\n---\none\n").unwrap();
+    std::fs::write(prompts.join("p.md"), "---\nname: p\n---\none\n").unwrap();
+    commit(&folder, "ada");
+    // Whoever writes the folder could have written all of this repository.
+    std::fs::create_dir(prompts.join("inner/.git")).unwrap();
+    let approve = async |who: &str, names: &[&str]| {
+        let command = [&["approve"], names, &["--yes", "--why", "read"]].concat();
+        folder.approvals_as(who, "", &command).await
+    };
+    let first = approve("bob", &["lib__p"]).await;
+    assert!(first.stdout.starts_with("Approved by one of two"), "{first:?}");
+    let own = approve("ada", &["lib__a", "lib__p"]).await;
+    assert!(own.stderr.contains("lib__p: ada changed its file in commit "), "{own:?}");
+    let first = approve("bob", &["lib__a"]).await;
+    assert!(first.stdout.starts_with("Approved by one of two"), "{first:?}");
+    let unknown = approve("carol", &["lib__a"]).await;
+    assert_eq!(unknown.code, Some(1), "{unknown:?}");
+    assert!(unknown.stderr.contains("is a repository inside the library"), "{unknown:?}");
+    assert_eq!(approve("carol", &["lib__p"]).await.stdout, "Approved: lib__p\n");
+}

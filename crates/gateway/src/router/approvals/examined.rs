@@ -14,7 +14,6 @@ use super::skill_files::ReadFiles;
 use super::{ApprovalError, refused};
 use crate::catalog::approval::{ApprovalRow, OfferedPrompt, SeenOtherwise};
 use crate::router::Router;
-use crate::upstream::library::FileChange;
 use base::seal;
 use config::lock::{Object, Objects};
 use domain::approval::{
@@ -31,9 +30,8 @@ pub struct Examined {
     pub offered: Option<OfferedVersion>,
     /// Texts that the gateway has seen by itself, and that this examination did not get.
     pub seen_otherwise: Vec<SeenOtherwise>,
-    /// The last change of its library file, if two people must approve and the person who decides
-    /// has made it.
-    pub own_change: Option<FileChange>,
+    /// Why an approval of the person who decides cannot be the second of two.
+    pub not_second: Option<String>,
 }
 
 #[derive(Clone, Debug)]
@@ -59,7 +57,7 @@ impl Examined {
             let (objects, texts, unread) = (Objects::new(), texts.collect(), Vec::new());
             OfferedVersion { version, objects, texts, unread }
         });
-        Self { row: row.clone(), offered, seen_otherwise: Vec::new(), own_change: None }
+        Self { row: row.clone(), offered, seen_otherwise: Vec::new(), not_second: None }
     }
 
     /// A skill, with the files of the offered version as far as they can be had. One that is
@@ -136,7 +134,7 @@ impl Examined {
             offered.version = known;
         }
         let offered = Some(OfferedVersion { version, objects, texts, unread: Vec::new() });
-        Ok(Self { row, offered, seen_otherwise: seen, own_change: None })
+        Ok(Self { row, offered, seen_otherwise: seen, not_second: None })
     }
 
     /// Examines a prompt for a person who may decide on it. Returns what is to be shown, with the

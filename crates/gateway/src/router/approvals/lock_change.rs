@@ -119,17 +119,12 @@ fn apply(
                 Some(why) if !unseen => return Err(refused(row, why)),
                 _ => {}
             }
-            let approved = approve(approval, version, attribution, rules);
-            let approved = approved.map_err(|why| refused(row, why))?;
-            match &examined.own_change {
-                Some(change) if approved.0 != HALF_APPROVED => Err(refused(row, own(change))),
-                _ => Ok(approved),
-            }
+            approve(approval, version, attribution, examined, rules)
         }
         Action::ApproveVariants { digests } => {
             let version = with_variants(examined, approval, digests);
             let version = version.map_err(|why| refused(row, why))?;
-            approve(approval, version, attribution, rules).map_err(|why| refused(row, why))
+            approve(approval, version, attribution, examined, rules)
         }
         Action::Reject => {
             let approved = approval.approved.as_ref().map(|approved| &approved.version);
@@ -156,8 +151,7 @@ fn apply(
                 let object = rules.store.object(digest);
                 object.map_err(|error| refused(row, error.to_string()))?;
             }
-            let (kind, version) =
-                approve(approval, version, attribution, rules).map_err(|why| refused(row, why))?;
+            let (kind, version) = approve(approval, version, attribution, examined, rules)?;
             Ok((if kind == HALF_APPROVED { kind } else { "prompt_rolled_back" }, version))
         }
     }
@@ -196,8 +190,8 @@ fn with_variants(
     Ok(version)
 }
 
-/// Why an approval does not count as the second one of two.
-fn own(change: &FileChange) -> String {
+/// Why an approval by the author does not count as the second one of two.
+pub(super) fn own(change: &FileChange) -> String {
     let (author, commit) = (excerpt(&change.author), &change.commit);
     format!(
         "{author} changed its file in commit {commit}; another person must approve it after the first (approvals.approvers = 2)"
@@ -215,13 +209,19 @@ fn approve(
     approval: &mut Approval,
     version: Version,
     attribution: &Attribution,
+    examined: &Examined,
     rules: &ApprovalRules,
-) -> Result<(&'static str, Version), String> {
+) -> Result<(&'static str, Version), ApprovalError> {
+    let row = &examined.row;
     let is_approved = if rules.needs_two {
-        approval.approve_by_two(version.clone(), attribution.clone())?
+        let second = approval.approve_by_two(version.clone(), attribution.clone());
+        second.map_err(|why| refused(row, why))?
     } else {
         approval.approve(version.clone(), attribution.clone());
         true
     };
-    Ok((if is_approved { "prompt_approved" } else { HALF_APPROVED }, version))
+    match &examined.not_second {
+        Some(why) if is_approved => Err(refused(row, why.clone())),
+        _ => Ok((if is_approved { "prompt_approved" } else { HALF_APPROVED }, version)),
+    }
 }

@@ -32,7 +32,7 @@ use arc_swap::ArcSwap;
 use tokio::time::timeout;
 
 use diff::{ChangedPart, write_diff};
-use lock_change::{ChangedLock, change_lock};
+use lock_change::{ChangedLock, change_lock, own};
 use probe::ProbedText;
 
 use crate::catalog::approval::{ApprovalRow, OfferedPrompt};
@@ -92,6 +92,10 @@ pub enum ApprovalError {
 
 /// The time for reading the source of a library prompt again, while its folder changes.
 const SOURCE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Prompts of one library whose authors git cannot tell, after which it is not asked for the other
+/// prompts of a decision: each question may take as long as a call of git.
+const MAX_UNKNOWN: usize = 3;
 
 /// The approvals of one configuration: prompts that are offered or in the lock file, and decisions
 /// on them.
@@ -206,13 +210,27 @@ impl Approvals {
         read.unwrap_or_else(|_| Err("its file cannot be read in time".to_owned()))
     }
 
-    /// Notes the library files that the person who decides has changed last, where git tells.
+    /// Notes for each prompt why the approval of this person cannot be the second of two: the
+    /// person has changed its library file last, or that cannot be known.
     async fn note_own_changes(&self, prompts: &mut [Examined], decider: &Decider) {
+        let mut unknown = BTreeMap::<PathBuf, Vec<String>>::new();
         for examined in prompts {
             let Some((place, library)) = self.place_of(&examined.row) else { continue };
-            let Ok(change) = FileChange::last(place, library).await else { return };
+            let unknown = unknown.entry(library.clone()).or_default();
+            let last = match unknown.get(MAX_UNKNOWN - 1) {
+                Some(why) => Err(why.clone()),
+                None => FileChange::last(place, library).await,
+            };
             let mut names = std::iter::once(&decider.by).chain(&decider.known_as);
-            examined.own_change = change.filter(|change| names.any(|name| change.is_by(name)));
+            examined.not_second = match last {
+                Ok(change) => {
+                    change.filter(|change| names.any(|name| change.is_by(name))).map(|c| own(&c))
+                }
+                Err(why) => {
+                    unknown.push(why.clone());
+                    Some(why)
+                }
+            };
         }
     }
 
@@ -246,7 +264,8 @@ impl Approvals {
     ) -> Result<DecisionOutcome, ApprovalError> {
         let rules = self.rules.clone();
         let attribution = decider.attribution(rules.requires_reason)?;
-        if rules.needs_two && matches!(action, Action::Approve { .. }) {
+        let approves = matches!(action, Action::Approve { .. } | Action::ApproveVariants { .. });
+        if rules.needs_two && approves {
             self.note_own_changes(&mut prompts, decider).await;
         }
         let (action, via) = (action.clone(), decider.via);
