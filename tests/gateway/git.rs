@@ -245,7 +245,6 @@ fn tree_id(repository: &Repository) -> String {
 }
 
 /// Makes a tree as it is listed; git checks no name here.
-#[cfg(unix)]
 fn mktree(repository: &Repository, listing: &str) -> String {
     let mut git = Command::new("git");
     let git = git.current_dir(repository.work()).args(["mktree", "--missing"]);
@@ -299,6 +298,53 @@ async fn a_commit_or_a_tag_without_a_trusted_signature_is_refused_and_the_last_g
     assert_eq!(text(&gateway).await, None);
     repository.signed(&ada, &["tag", "-f", "-s", "-m", "x", "v1"]);
     serves(&gateway, "unsigned").await;
+    gateway.drain().await;
+}
+
+#[tokio::test]
+async fn a_signed_tag_is_refused_under_another_name_and_as_a_branch() {
+    let repository = Repository::new();
+    let (public, ada) = repository.key("ada");
+    let signers = repository.folder.path().join("signers");
+    fs::write(&signers, format!("ada@example.com {public}")).unwrap();
+    repository.signed(&ada, &["tag", "-s", "-m", "x", "v2"]);
+    repository.git(&["update-ref", "refs/tags/prod/v2", "refs/tags/v2"]);
+    // git makes no such branch, but a server may offer it.
+    let tag = repository.git(&["rev-parse", "v2"]);
+    let branches = repository.work().join(".git/refs/heads/rel");
+    fs::create_dir(&branches).unwrap();
+    fs::write(branches.join("v2"), format!("{tag}\n")).unwrap();
+    let start = async |reference: &str| {
+        let keys = format!("ref = \"{reference}\"\ntrusted_keys = {signers:?}\n");
+        Gateway::start(&repository.table(&keys)).await
+    };
+    for reference in ["prod/v2", "rel/v2", "refs/heads/rel/v2"] {
+        let gateway = start(reference).await;
+        fails(&gateway, "has another name").await;
+        assert_eq!(text(&gateway).await, None, "{reference}");
+        gateway.drain().await;
+    }
+    let gateway = start("v2").await;
+    serves(&gateway, "one").await;
+    gateway.drain().await;
+}
+
+#[tokio::test]
+async fn a_commit_that_is_refused_is_not_fetched_again() {
+    let repository = Repository::new();
+    let (public, ada) = repository.key("ada");
+    let signers = repository.folder.path().join("signers");
+    fs::write(&signers, format!("ada@example.com {public}")).unwrap();
+    let keys = format!("trusted_keys = {signers:?}\n");
+    let gateway = Gateway::start(&repository.table(&keys)).await;
+    fails(&gateway, "trusted_keys: sign it").await;
+    let mark = repository.folder.path().join("state/team/repository/mark");
+    fs::write(&mark, "the same repository").expect("what was fetched is kept");
+    let second = repository.commit("two");
+    fails(&gateway, &second).await;
+    assert!(mark.exists(), "what was fetched is kept");
+    repository.signed(&ada, &["commit", "-q", "--amend", "-S", "-m", "signed"]);
+    serves(&gateway, "two").await;
     gateway.drain().await;
 }
 

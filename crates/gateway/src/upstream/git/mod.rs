@@ -179,13 +179,14 @@ impl GitSource {
         if let Some(kept) = before.clone().filter(|kept| kept.object == tip.object) {
             return Ok(kept);
         }
-        let taken = self.take(&tip, before, lock).await;
-        if taken.is_err() {
-            // Whatever is wrong with the repository, the next attempt does not find it.
-            let repository = self.repository();
-            let _ = blocking(move || disk::remove_dir_all(&repository)).await;
-        }
-        taken
+        self.take(&tip, before, lock).await
+    }
+
+    /// Removes the bare repository, in which something may be wrong: the next attempt makes it
+    /// anew. A commit that is refused stays fetched.
+    async fn discard(&self) {
+        let repository = self.repository();
+        let _ = blocking(move || disk::remove_dir_all(&repository)).await;
     }
 
     /// Records a commit that was not served before, whichever process has fetched it.
@@ -276,7 +277,7 @@ impl GitSource {
     async fn take(&self, tip: &Tip, before: Option<Kept>, lock: &Arc<File>) -> Result<Kept, Kind> {
         self.fetch(tip).await?;
         let peeled = format!("{FETCHED}^{{commit}}");
-        let ids = self.run(["rev-parse", FETCHED, &peeled], Vec::new(), MAX_TEXT).await;
+        let ids = self.read(["rev-parse", FETCHED, &peeled], Vec::new(), MAX_TEXT).await;
         let ids = String::from_utf8_lossy(&ids.map_err(unavailable)?).into_owned();
         let mut ids = ids.lines().filter(|id| is_object(id)).map(str::to_owned);
         let (Some(object), Some(commit)) = (ids.next(), ids.next()) else {
@@ -286,7 +287,7 @@ impl GitSource {
         let files = self.files(&commit).await?;
         let input = files.files.iter().map(|file| format!("{}\n", file.object)).collect::<String>();
         let most = self.max_all + 128 * files.files.len();
-        let output = self.run(["cat-file", "--batch"], input.into_bytes(), most).await;
+        let output = self.read(["cat-file", "--batch"], input.into_bytes(), most).await;
         let output = output.map_err(unavailable)?;
         let TreeFiles { files, left_out } = files;
         let source = self.source.clone();
@@ -320,10 +321,11 @@ impl GitSource {
             &wanted,
         ];
         tokio::select! {
-            fetched = self.run(fetching, Vec::new(), MAX_TEXT) => {
+            fetched = self.read(fetching, Vec::new(), MAX_TEXT) => {
                 fetched.map(drop).map_err(unavailable)
             }
             () = outgrown(self.repository().join("objects/pack")) => {
+                self.discard().await;
                 let limit = MAX_OBJECTS >> 20;
                 Err(Kind::Protocol(format!("the repository has more than {limit} MiB")))
             }
@@ -331,7 +333,8 @@ impl GitSource {
     }
 
     /// Checks the signature of an annotated tag, or else of the commit, if keys are trusted. A tag
-    /// must have its own name in it: a remote could offer an older one under a newer name.
+    /// must have its whole name in it: a remote could offer another one, such as an older one,
+    /// under its name, or as a branch.
     async fn verify(&self, tip: &Tip, object: &str, commit: &str) -> Result<(), Kind> {
         if self.git.trusted_keys.is_none() {
             return Ok(());
@@ -345,10 +348,11 @@ impl GitSource {
         let why = match self.run(verifying, Vec::new(), MAX_TEXT).await {
             Ok(name) => {
                 let name = String::from_utf8_lossy(&name).trim().to_owned();
-                if !is_tag || tip.name.ends_with(&format!("/{name}")) {
+                if !is_tag || tip.name.strip_prefix("refs/tags/") == Some(&name) {
                     return Ok(());
                 }
-                "has another name in its signature"
+                "has another name in its signature than the reference: sign a tag of that name, or \
+                 name the one that is signed with `ref`"
             }
             Err(error @ (GitError::Missing | GitError::NotStarted(_))) => {
                 return Err(unavailable(error));
@@ -382,6 +386,20 @@ impl GitSource {
             error => unavailable(error),
         })?;
         TreeFiles::read(&listed, self.max_file, self.max_all).map_err(Kind::Protocol)
+    }
+
+    /// Runs git on what was fetched, or fetches it. Where git fails, the repository is discarded.
+    async fn read<'a>(
+        &self,
+        arguments: impl IntoIterator<Item = &'a str>,
+        input: Vec<u8>,
+        max_output: usize,
+    ) -> Result<Vec<u8>, GitError> {
+        let read = self.run(arguments, input, max_output).await;
+        if let Err(GitError::Failed(_)) = &read {
+            self.discard().await;
+        }
+        read
     }
 
     /// Runs git on the bare repository.
