@@ -115,10 +115,15 @@ const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
 /// Longest `Retry-After` that is obeyed: an upstream must not be able to switch itself off.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(300);
 
+/// Longest pause after an attempt because it took long.
+const MAX_REST: Duration = Duration::from_mins(10);
+
 /// State of the attempts to fetch the list.
 #[derive(Default)]
 pub(super) struct FetchAttempts {
     pub backoff: Backoff,
+    /// Attempts that failed in a row.
+    pub failed: u32,
     /// Reason of the last attempt, if it failed.
     pub failure: Option<&'static str>,
     /// The note that was logged about a list without prompts.
@@ -196,6 +201,7 @@ impl Driver {
             return self.report(Ok(nothing)).await;
         }
         loop {
+            let started = Instant::now();
             match connector.connect().await {
                 Ok(connection) => {
                     let connected = Instant::now();
@@ -230,9 +236,19 @@ impl Driver {
                     if !has_snapshot {
                         self.connection_state.send_replace(ConnectionState::Down(kind.clone()));
                     }
+                    attempts.failed = attempts.failed.saturating_add(1);
+                    let is_git = matches!(self.upstream.transport, Transport::Git(_));
+                    let rest = if is_git {
+                        rest(started.elapsed(), attempts.failed)
+                    } else {
+                        Duration::ZERO
+                    };
                     let pause = self.report_failure(kind, &mut attempts).await;
                     tokio::select! {
-                        () = self.sleep_after_failure(pause) => {}
+                        () = async {
+                            sleep(rest).await;
+                            self.sleep_after_failure(pause).await;
+                        } => {}
                         () = self.login_changed() => attempts = FetchAttempts::default(),
                     }
                 }
@@ -419,6 +435,12 @@ impl Driver {
     }
 }
 
+/// Returns the time that nothing shortens after attempts of git that failed in a row, each time
+/// longer in proportion to the last one: a remote whose commit takes long takes no core for good.
+fn rest(took: Duration, failed: u32) -> Duration {
+    took.saturating_mul(1 << failed.min(5)).min(MAX_REST)
+}
+
 /// Opens a notification stream again whenever it has ended, with backoff: proxies close quiet
 /// streams every few minutes, which is no reason to wait long. Returns once the session is lost;
 /// never where the upstream has no such stream.
@@ -447,6 +469,14 @@ mod tests {
     use std::sync::atomic::AtomicU32;
 
     use super::*;
+
+    #[test]
+    fn the_rest_after_attempts_that_take_long_grows_up_to_ten_minutes() {
+        let seconds = |took, failed| rest(Duration::from_secs(took), failed).as_secs();
+        let grown: Vec<_> = (1..=7).map(|failed| seconds(30, failed)).collect();
+        assert_eq!(grown, [60, 120, 240, 480, 600, 600, 600]);
+        assert_eq!(seconds(0, 100), 0, "an attempt that fails at once is repeated with backoff");
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_stream_that_a_proxy_closes_every_few_minutes_is_open_again_at_once() {
