@@ -240,6 +240,60 @@ async fn a_hostile_repository_reaches_nothing_but_its_own_plain_files() {
     gateway.drain().await;
 }
 
+/// The remote writes the whole folder, which may be a repository with programs for git.
+#[cfg(unix)]
+#[tokio::test]
+async fn an_approval_runs_no_program_of_the_files_of_a_commit() {
+    let repository = Repository::new();
+    let (marks, evil) =
+        (repository.folder.path().join("marks"), repository.work().join("prompts/evil"));
+    repository.write("evil/p.md", "---\nname: p\n---\none");
+    let run = |arguments: &[&str]| {
+        let identity = ["-c", "user.name=Mallory", "-c", "user.email=m@example.com"];
+        let mut git = Command::new("git");
+        let done = git.current_dir(&evil).args(identity).args(arguments).output().unwrap();
+        assert!(done.status.success(), "{done:?}");
+    };
+    run(&["init", "-q"]);
+    run(&["add", "."]);
+    run(&["commit", "-q", "-m", "x"]);
+    for entry in fs::read_dir(evil.join(".git")).unwrap().map(|entry| entry.unwrap()) {
+        fs::rename(entry.path(), evil.join(entry.file_name())).unwrap();
+    }
+    fs::remove_dir(evil.join(".git")).unwrap();
+    let config = format!(
+        "[core]\nrepositoryformatversion = 0\nbare = false\nworktree = .\n[filter \"x\"]\nclean = \
+         touch {}\n",
+        marks.display()
+    );
+    fs::write(evil.join("config"), config).unwrap();
+    fs::create_dir_all(evil.join("info")).unwrap();
+    fs::write(evil.join("info/attributes"), "* filter=x\n").unwrap();
+    // git keeps no empty folder.
+    fs::create_dir_all(evil.join("refs/heads")).unwrap();
+    fs::write(evil.join("refs/heads/kept"), "").unwrap();
+    repository.commit("two");
+    let lock = repository.folder.path().join("promptgate.lock");
+    let approvals =
+        format!("[approvals]\nmode = \"enforce\"\nlock = \"{}\"\napprovers = 2\n", lock.display());
+    let writable = "[admin]\nwrite = true\ntoken = { value = \"t0ken\" }\n";
+    let table = repository.table("").replace("[admin]\n", writable);
+    let gateway = Gateway::start(&(approvals + &table)).await;
+    let admin = gateway.admin();
+    let headers = [("authorization", "Bearer t0ken"), ("content-type", "application/json")];
+    let rows = async || admin.send("GET", "/api/v1/approvals", &headers, b"").await.json();
+    let waits = |rows: &Value| rows.to_string().contains("team__p");
+    eventually(rows, waits).await;
+    for person in ["bob", "carol"] {
+        let body = json!({"prompts": ["team__p"], "by": person}).to_string();
+        let path = "/api/v1/approvals/approve";
+        let done = admin.send("POST", path, &headers, body.as_bytes()).await;
+        assert_eq!(done.status, 200, "{}", String::from_utf8_lossy(&done.body));
+    }
+    assert!(!marks.exists(), "a program of the repository has run");
+    gateway.drain().await;
+}
+
 fn tree_id(repository: &Repository) -> String {
     repository.git(&["rev-parse", "HEAD:prompts"])
 }
@@ -348,6 +402,23 @@ async fn a_commit_that_is_refused_is_not_fetched_again() {
     gateway.drain().await;
 }
 
+#[tokio::test]
+async fn a_repository_of_folders_without_end_and_without_files_is_refused() {
+    let repository = Repository::new();
+    let mut tree = repository.git(&["mktree"]);
+    for _ in 0..14 {
+        let entries = (0..10).map(|name| format!("040000 tree {tree}\t{name}\n"));
+        tree = mktree(&repository, &entries.collect::<String>());
+    }
+    let root = mktree(&repository, &format!("040000 tree {tree}\tprompts\n"));
+    let commit = repository.git(&["commit-tree", "-m", "nested", &root]);
+    repository.git(&["update-ref", "refs/heads/nested", &commit]);
+    // Reading all folders would take longer than any test.
+    let gateway = Gateway::start(&repository.table("ref = \"nested\"\n")).await;
+    fails(&gateway, "too many files or folders").await;
+    gateway.drain().await;
+}
+
 /// A server that answers every request in this way, or never; returns its port and the requests.
 fn http_server(answer: Option<&'static str>) -> (u16, std::sync::mpsc::Receiver<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -417,6 +488,63 @@ async fn a_server_that_never_answers_is_given_up_with_its_processes() {
     eventually(reason, |reason| reason == "upstream_timeout").await;
     gateway.drain().await;
     eventually(async || running(), Vec::is_empty).await;
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn git_runs_within_bounds_and_a_credential_is_in_no_argument_and_no_environment() {
+    let folder = tempfile::tempdir().unwrap();
+    let (port, requests) = http_server(None);
+    let gateway = Gateway::start(&remote(folder.path(), port, "")).await;
+    let url = format!("127.0.0.1:{port}/p.git");
+    let of = |path: &Path| {
+        let read = |name: &str| fs::read(path.join(name)).unwrap_or_default();
+        let text = |name: &str| String::from_utf8_lossy(&read(name)).into_owned();
+        (text("cmdline"), text("environ"), text("limits"))
+    };
+    let running = || {
+        let entries = fs::read_dir("/proc").unwrap().map(|entry| of(&entry.unwrap().path()));
+        entries.filter(|(arguments, ..)| arguments.contains(&url)).collect::<Vec<_>>()
+    };
+    // The helper that speaks http, too.
+    let asked = eventually(
+        async || requests.try_recv().unwrap_or_default(),
+        |asked| asked.contains("Authorization: Basic eC1hY2Nlc3M"),
+    );
+    asked.await;
+    let seen = eventually(async || running(), |running| running.len() >= 2).await;
+    assert!(seen.iter().any(|(_, environment, _)| environment.contains("GIT_DIR=")), "{seen:?}");
+    for (arguments, environment, limits) in seen {
+        let bound = limits.lines().find(|line| line.starts_with("Max address space"));
+        assert!(bound.is_some_and(|bound| !bound.contains("unlimited")), "{limits}");
+        for secret in ["s3cret", "eC1hY2Nlc3M"] {
+            assert!(!arguments.contains(secret) && !environment.contains(secret), "{environment}");
+        }
+    }
+    gateway.drain().await;
+}
+
+#[tokio::test]
+async fn git_connects_to_no_address_that_is_refused_whatever_its_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let (port, requests) = http_server(None);
+    for (url, keys, expected) in [
+        // 169.254.169.254
+        ("https://2852039166/p.git", "", "link-local"),
+        ("ssh://git@2852039166/p.git", "", "link-local"),
+        ("git@2852039166:p.git", "", "link-local"),
+        (&*format!("https://localhost:{port}/p.git"), "allow_private = false\n", "not a public"),
+        (&format!("ssh://localhost:{port}/p.git"), "allow_private = false\n", "not a public"),
+    ] {
+        let table = format!(
+            "{ADMIN}[upstreams.team]\ntransport = \"git\"\nurl = \"{url}\"\nstate = \"{}\"\n{keys}",
+            folder.path().display()
+        );
+        let gateway = Gateway::start(&table).await;
+        fails(&gateway, expected).await;
+        gateway.drain().await;
+    }
+    assert!(requests.try_recv().is_err(), "a connection was opened");
 }
 
 #[test]

@@ -132,14 +132,23 @@ fn answer(stream: impl Read + Write, root: &Path) -> Option<String> {
     Some(head)
 }
 
-/// A proxy that leads every name to the server; returns its port and the heads of its requests.
+/// A proxy that leads every name to the server, for a user `ada` with the password `pr0xy pass`;
+/// returns its port and the heads of its requests.
 fn proxy(server: u16) -> (u16, Arc<Mutex<Vec<String>>>) {
     let heads = Arc::<Mutex<Vec<String>>>::default();
     let seen = heads.clone();
     let port = listen(move |stream| {
         let mut reader = BufReader::new(stream.try_clone().unwrap());
         let Some(head) = head(&mut reader) else { return };
+        // ada:pr0xy pass
+        let is_allowed = head.contains("Proxy-Authorization: Basic YWRhOnByMHh5IHBhc3M=\r\n");
         seen.lock().unwrap().push(head);
+        if !is_allowed {
+            let refused = b"HTTP/1.1 407 no\r\nProxy-Authenticate: Basic realm=\"x\"\r\n\
+                            Content-Length: 0\r\nConnection: close\r\n\r\n";
+            reader.get_mut().write_all(refused).unwrap();
+            return;
+        }
         let server = TcpStream::connect(("127.0.0.1", server)).unwrap();
         let mut client = stream;
         client.write_all(b"HTTP/1.1 200 connected\r\n\r\n").unwrap();
@@ -197,7 +206,7 @@ async fn a_repository_that_only_the_proxy_finds_is_fetched_through_it() {
     let (proxy, asked) = proxy(server.port);
     let url = format!("https://{FAR}/work/.git");
     let keys = format!("{CREDENTIAL}ca = \"{}\"\n", server.ca.display());
-    let net = format!("[net]\nproxy = \"http://127.0.0.1:{proxy}\"\n");
+    let net = format!("[net]\nproxy = \"http://ada:pr0xy%20pass@127.0.0.1:{proxy}\"\n");
     let gateway = Gateway::start(&(net + &table(&repository, &url, &keys))).await;
     serves(&gateway, "one").await;
     gateway.drain().await;

@@ -9,11 +9,12 @@ use http::Uri;
 use super::credential;
 use super::jwt::is_https_or_loopback;
 use super::labels;
-use super::net::Proxies;
+use super::net::{Proxies, address_policy};
 use super::reader::Section;
 use super::secret::Secret;
 use super::tls::certificate_authorities;
 use super::webhook;
+use domain::address_policy::AddressPolicy;
 
 /// A git repository with the files of a library.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -28,8 +29,10 @@ pub struct Git {
     pub label: String,
     /// Value of the header `Authorization` (RFC 7617), for http and https.
     pub authorization: Option<Secret>,
-    /// The password in it.
+    /// The user and the password in it.
+    pub user: String,
     pub password: Option<Secret>,
+    pub address_policy: AddressPolicy,
     /// Folder for the repository and the files of the commits that are served.
     pub state: PathBuf,
     /// Content of a file of allowed signers (ssh-keygen(1)). `None`: signatures are not checked.
@@ -46,6 +49,11 @@ impl Git {
     /// Returns the protocol of the URL as git names it: `https`, `http`, `ssh` or `file`.
     pub fn protocol(&self) -> &'static str {
         protocol(&self.url).unwrap_or("https")
+    }
+
+    /// Returns the host and the port of the URL; `None` for a file.
+    pub fn server(&self) -> Option<(&str, u16)> {
+        server(&self.url)
     }
 }
 
@@ -80,14 +88,19 @@ pub(super) fn read(section: &mut Section<'_>) -> Option<Git> {
         let pair = format!("{user}:{}", password.expose());
         Secret::new(format!("Basic {}", BASE64_STANDARD.encode(pair)))
     });
-    let password = credential.map(|(_, password)| password);
+    let (user, password) =
+        credential.map(|(user, password)| (user, Some(password))).unwrap_or_default();
+    let host = url.as_deref().and_then(server).map(|(host, _)| host);
+    let address_policy = address_policy(section, host);
     Some(Git {
         url: url?,
         reference,
         path,
         label,
         authorization,
+        user,
         password,
+        address_policy,
         state,
         trusted_keys,
         ca,
@@ -150,6 +163,24 @@ fn protocol(url: &str) -> Option<&'static str> {
     // A host of one letter is a drive of Windows.
     let is_host = is_ssh_host(host) && host.len() > 1 && !host.contains('/');
     (is_host && !path.is_empty() && !path.starts_with([':', '-'])).then_some("ssh")
+}
+
+fn server(url: &str) -> Option<(&str, u16)> {
+    let default = match protocol(url)? {
+        "https" => 443,
+        "http" => 80,
+        "ssh" => 22,
+        _ => return None,
+    };
+    let authority = match url.split_once("://") {
+        Some((_, rest)) => rest.split('/').next()?,
+        None => url.split(':').next()?,
+    };
+    let host = authority.rsplit('@').next()?;
+    // An IPv6 address stands in brackets.
+    let split = host.rsplit_once(':').filter(|(_, port)| !port.ends_with(']'));
+    let (host, port) = split.unwrap_or((host, ""));
+    Some((host, port.parse().unwrap_or(default)))
 }
 
 /// Whether this is `host`, `user@host` or `user@host:port`, and no option of ssh.
@@ -226,6 +257,30 @@ mod tests {
         ] {
             assert_eq!(protocol(url), expected, "{url}");
         }
+    }
+
+    #[test]
+    fn the_server_of_each_form_of_a_url_is_found_and_a_refused_address_is_a_mistake() {
+        for (url, expected) in [
+            ("https://git.example.com/p.git", Some(("git.example.com", 443))),
+            ("https://git.example.com:/p.git", Some(("git.example.com", 443))),
+            ("https://[fe80::1]:8443/p.git", Some(("[fe80::1]", 8443))),
+            ("https://[fe80::1]/p.git", Some(("[fe80::1]", 443))),
+            ("http://127.0.0.1:80/p.git", Some(("127.0.0.1", 80))),
+            ("ssh://git@git.example.com:2222/p.git", Some(("git.example.com", 2222))),
+            ("git@git.example.com:22/p.git", Some(("git.example.com", 22))),
+            ("file:///srv/p.git", None),
+        ] {
+            assert_eq!(server(url), expected, "{url}");
+        }
+        for url in ["https://169.254.169.254/p.git", "git@169.254.169.254:p.git"] {
+            let url = format!("url = \"{url}\"");
+            assert!(mistake(&url).contains("is a link-local address"), "{url}");
+        }
+        let private = "url = \"ssh://10.0.0.1/p.git\"\n";
+        assert!(parse(Path::new("."), private).is_ok());
+        let mistake = mistake(&format!("{private}allow_private = false"));
+        assert!(mistake.contains("is not a public address"), "{mistake}");
     }
 
     #[test]

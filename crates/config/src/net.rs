@@ -5,6 +5,7 @@ use http::Uri;
 use super::reader::Section;
 use super::secret::Secret;
 use super::{environment, lookup};
+use domain::address_policy::AddressPolicy;
 
 /// The HTTP proxies through which servers are reached. Loopback addresses never are. A proxy may
 /// hold a user and a password.
@@ -17,6 +18,19 @@ pub struct Proxies {
     /// Hosts that are called directly, separated by commas: names with all names below them, IP
     /// addresses, networks, `*`.
     pub direct: String,
+}
+
+/// Reads which addresses an upstream may have. `host` is that of its URL.
+pub(super) fn address_policy(section: &mut Section<'_>, host: Option<&str>) -> AddressPolicy {
+    let policy = if section.flag("allow_private", true) {
+        AddressPolicy::NotLinkLocal
+    } else {
+        AddressPolicy::PublicOnly
+    };
+    if let Some(Err(error)) = host.map(|host| policy.check_host(host)) {
+        section.mistake("url", error.to_string());
+    }
+    policy
 }
 
 impl Proxies {

@@ -15,7 +15,7 @@ use super::git::{self, Git};
 use super::jwt::is_https_or_loopback;
 use super::labels::{self, DEFAULT_LABEL};
 use super::logins::{Login, Logins};
-use super::net::Proxies;
+use super::net::{Proxies, address_policy};
 use super::reader::{MILLISECOND, Section};
 use super::secret::Secret;
 use super::settings::{Links, OnChangedDefinition, Settings, approval, server_requests, settings};
@@ -358,7 +358,7 @@ ca = "", such as "upstream-ca.pem": PEM file of certificates that are trusted be
 allow_private: `false` refuses hosts at addresses that are not public (loopback, private networks,
     the rest of IANA's special-purpose registries). Link-local addresses and metadata services of
     clouds are always refused. The address of the actual connection is checked; behind a proxy, the
-    proxy finds it, and only addresses in URLs are checked.
+    proxy finds it, and only addresses in URLs are checked. `git`: see docs/git.md#addresses.
 proxy: `false` calls the upstream, its authorization server and its vault directly, without the
     proxy of `[net]` or of the environment.
 "#;
@@ -644,16 +644,7 @@ fn http_server(section: &mut Section<'_>, revision: Option<Revision>) -> Option<
     if brings_token && url.as_ref().is_some_and(|url| !is_https_or_loopback(url)) {
         section.mistake("url", "must be https, or http on loopback, because tokens are sent to it");
     }
-    let address_policy = if section.flag("allow_private", true) {
-        AddressPolicy::NotLinkLocal
-    } else {
-        AddressPolicy::PublicOnly
-    };
-    if let Some(host) = url.as_ref().and_then(Uri::host)
-        && let Err(error) = address_policy.check_host(host)
-    {
-        section.mistake("url", error.to_string());
-    }
+    let address_policy = address_policy(section, url.as_ref().and_then(Uri::host));
     let ca = certificate_authorities(section);
     let proxies = section.flag("proxy", true).then(Proxies::default);
     Some(Http { url: url?, revision, headers, credentials, ca, address_policy, proxies })

@@ -102,6 +102,12 @@ pub trait Network: Send + Sync {
     /// When the host is not found or does not accept.
     async fn connect(&self, host: &str, port: u16) -> io::Result<Stream>;
 
+    /// Returns the addresses of a host.
+    ///
+    /// # Errors
+    /// When the host is not found.
+    async fn resolve(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>>;
+
     /// Returns a connector for HTTP.
     fn http(&self, dialling: Dialling) -> Arc<dyn Connect>;
 }
@@ -170,6 +176,10 @@ impl Network for System {
         let stream = TcpStream::connect((host, port)).await?;
         stream.set_nodelay(true)?;
         Ok(Stream::new(stream))
+    }
+
+    async fn resolve(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+        Ok(tokio::net::lookup_host((host, port)).await?.collect())
     }
 
     fn http(&self, dialling: Dialling) -> Arc<dyn Connect> {

@@ -477,6 +477,10 @@ impl Network for HostNetwork {
         Ok(Stream::new(self.network.dial(self.host, to).await?))
     }
 
+    async fn resolve(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+        Ok(vec![SocketAddr::new(resolve(host)?, port)])
+    }
+
     fn http(&self, dialling: Dialling) -> Arc<dyn Connect> {
         Arc::new(HttpDialler { network: self.network.clone(), host: self.host, dialling })
     }

@@ -64,7 +64,7 @@ pub(super) const MAX_FILES: usize = 20_000;
 const MAX_REASONS: usize = 50;
 
 impl TreeFiles {
-    /// Reads the output of `git ls-tree -r -l -z`. Links and submodules are left out, as are files
+    /// Reads the output of `git ls-tree -r -t -l -z`. Links and submodules are left out, as are files
     /// of more than `max_file` bytes; dot-files are, without a reason, as in any library.
     ///
     /// # Errors
@@ -96,7 +96,7 @@ impl TreeFiles {
 enum Entry {
     File(TreeFile),
     LeftOut(String),
-    /// A dot-file.
+    /// A dot-file, or a folder.
     Hidden,
 }
 
@@ -131,6 +131,8 @@ fn tree_file(entry: &[u8], max_file: usize) -> Entry {
                 _ => shown("larger than max_message"),
             }
         }
+        // A folder: its files have entries of their own.
+        ["040000", "tree", ..] => Entry::Hidden,
         ["120000", ..] => shown("a symbolic link, which is not followed in a repository"),
         ["160000", ..] => shown("a submodule, which is not read"),
         _ => shown("no file"),

@@ -2,11 +2,12 @@
 //! repository; its files are then read object by object and written by the gateway itself. There is
 //! no checkout, so a repository can name no hook, filter, link or submodule that has an effect.
 
+mod calls;
 mod kept;
 pub(crate) mod listing;
 pub(crate) mod program;
+pub(crate) use calls::SET;
 
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -76,43 +77,6 @@ const MAX_TEXT: usize = 1 << 20;
 
 /// Longest list of the files of a commit: four hundred bytes for each.
 const MAX_LISTING: usize = MAX_FILES * 400;
-
-/// The variable of the trusted certificates, before which git's own configuration counts for
-/// nothing.
-const CA_FILE: &str = "GIT_SSL_CAINFO";
-
-/// Variables that git inherits: how to reach an agent of ssh, and certificates.
-const INHERITED: [&str; 6] =
-    ["SSH_AUTH_SOCK", "SSL_CERT_FILE", "SSL_CERT_DIR", CA_FILE, "TMPDIR", "SYSTEMROOT"];
-
-/// No configuration of the user or the system, no question, and nothing that a repository replaces.
-const SET: [(&str, &str); 9] = [
-    ("GIT_CONFIG_NOSYSTEM", "1"),
-    ("GIT_CONFIG_GLOBAL", "/dev/null"),
-    ("GIT_ATTR_NOSYSTEM", "1"),
-    ("GIT_TERMINAL_PROMPT", "0"),
-    ("GIT_NO_LAZY_FETCH", "1"),
-    ("GIT_NO_REPLACE_OBJECTS", "1"),
-    ("GIT_OPTIONAL_LOCKS", "0"),
-    ("GIT_SSH_COMMAND", "ssh -oBatchMode=yes -oControlMaster=no -oStrictHostKeyChecking=yes"),
-    ("LC_ALL", "C"),
-];
-
-/// The configuration of all calls. Signatures are those of ssh: the other programs do not exist, so
-/// that the keys of the gateway's user prove nothing.
-const CONFIGURED: [(&str, &str); 11] = [
-    ("core.hooksPath", "/dev/null"),
-    ("core.attributesFile", "/dev/null"),
-    ("core.fsmonitor", "false"),
-    ("credential.helper", ""),
-    ("fetch.unpackLimit", "1"),
-    ("gc.auto", "0"),
-    ("http.followRedirects", "false"),
-    ("gpg.format", "ssh"),
-    ("gpg.minTrustLevel", "fully"),
-    ("gpg.openpgp.program", "/nonexistent"),
-    ("gpg.x509.program", "/nonexistent"),
-];
 
 impl GitSource {
     pub(crate) fn new(upstream: Arc<str>, git: &Git, settings: &Settings, audit: Audit) -> Self {
@@ -258,7 +222,7 @@ impl GitSource {
             return Ok(());
         }
         let making = ["init", "--quiet", "--bare", "--template="];
-        self.run(making, Vec::new(), MAX_TEXT).await.map(drop).map_err(unavailable)
+        self.call(making, Vec::new(), MAX_TEXT).run().await.map(drop).map_err(unavailable)
     }
 
     /// Asks the remote for the reference.
@@ -266,7 +230,7 @@ impl GitSource {
         let names = candidates(self.git.reference.as_deref());
         let asking = ["ls-remote", "--", &self.git.url];
         let asking = asking.into_iter().chain(names.iter().map(String::as_str));
-        let output = self.run(asking, Vec::new(), MAX_TEXT).await.map_err(unavailable)?;
+        let output = self.remote_call(asking).await?.run().await.map_err(unavailable)?;
         Tip::find(&String::from_utf8_lossy(&output), &names).ok_or_else(|| {
             let wanted = names.join(" or ");
             Kind::Unavailable(format!("the repository has no {wanted}: push it, or correct `ref`"))
@@ -277,7 +241,8 @@ impl GitSource {
     async fn take(&self, tip: &Tip, before: Option<Kept>, lock: &Arc<File>) -> Result<Kept, Kind> {
         self.fetch(tip).await?;
         let peeled = format!("{FETCHED}^{{commit}}");
-        let ids = self.read(["rev-parse", FETCHED, &peeled], Vec::new(), MAX_TEXT).await;
+        let parsing = self.call(["rev-parse", FETCHED, &peeled], Vec::new(), MAX_TEXT);
+        let ids = self.read(parsing).await;
         let ids = String::from_utf8_lossy(&ids.map_err(unavailable)?).into_owned();
         let mut ids = ids.lines().filter(|id| is_object(id)).map(str::to_owned);
         let (Some(object), Some(commit)) = (ids.next(), ids.next()) else {
@@ -287,7 +252,8 @@ impl GitSource {
         let files = self.files(&commit).await?;
         let input = files.files.iter().map(|file| format!("{}\n", file.object)).collect::<String>();
         let most = self.max_all + 128 * files.files.len();
-        let output = self.read(["cat-file", "--batch"], input.into_bytes(), most).await;
+        let reading = self.call(["cat-file", "--batch"], input.into_bytes(), most);
+        let output = self.read(reading).await;
         let output = output.map_err(unavailable)?;
         let TreeFiles { files, left_out } = files;
         let source = self.source.clone();
@@ -320,10 +286,9 @@ impl GitSource {
             &self.git.url,
             &wanted,
         ];
+        let call = self.remote_call(fetching).await?;
         tokio::select! {
-            fetched = self.read(fetching, Vec::new(), MAX_TEXT) => {
-                fetched.map(drop).map_err(unavailable)
-            }
+            fetched = self.read(call) => fetched.map(drop).map_err(unavailable),
             () = outgrown(self.repository().join("objects/pack")) => {
                 self.discard().await;
                 let limit = MAX_OBJECTS >> 20;
@@ -345,7 +310,7 @@ impl GitSource {
         } else {
             (vec!["verify-commit", object], "commit")
         };
-        let why = match self.run(verifying, Vec::new(), MAX_TEXT).await {
+        let why = match self.call(verifying, Vec::new(), MAX_TEXT).run().await {
             Ok(name) => {
                 let name = String::from_utf8_lossy(&name).trim().to_owned();
                 if !is_tag || tip.name.strip_prefix("refs/tags/") == Some(&name) {
@@ -379,88 +344,36 @@ impl GitSource {
     async fn files(&self, commit: &str) -> Result<TreeFiles, Kind> {
         let path = &self.git.path;
         let tree = format!("{commit}:{path}");
-        let listed = self.run(["ls-tree", "-r", "-l", "-z", &tree], Vec::new(), MAX_LISTING).await;
+        let finding = self.call(["rev-parse", "--verify", &tree], Vec::new(), MAX_TEXT);
+        if finding.run().await.is_err() {
+            return Err(Kind::Protocol(format!("the commit has no folder {path:?}")));
+        }
+        // With the folders, so that those without files count.
+        let listing = ["ls-tree", "-r", "-t", "-l", "-z", &tree];
+        let listed = self.read(self.call(listing, Vec::new(), MAX_LISTING)).await;
         let listed = listed.map_err(|error| match error {
-            GitError::Failed(_) => Kind::Protocol(format!("the commit has no folder {path:?}")),
-            GitError::TooMuch(_) => Kind::Protocol("the folder has too many files".to_owned()),
+            GitError::TooMuch(_) => Kind::Protocol(
+                "the folder has too many files or folders; name a smaller one with `path`"
+                    .to_owned(),
+            ),
             error => unavailable(error),
         })?;
         TreeFiles::read(&listed, self.max_file, self.max_all).map_err(Kind::Protocol)
     }
 
     /// Runs git on what was fetched, or fetches it. Where git fails, the repository is discarded.
-    async fn read<'a>(
-        &self,
-        arguments: impl IntoIterator<Item = &'a str>,
-        input: Vec<u8>,
-        max_output: usize,
-    ) -> Result<Vec<u8>, GitError> {
-        let read = self.run(arguments, input, max_output).await;
+    async fn read(&self, call: GitCall<'_>) -> Result<Vec<u8>, GitError> {
+        let read = call.run().await;
         if let Err(GitError::Failed(_)) = &read {
             self.discard().await;
         }
         read
-    }
-
-    /// Runs git on the bare repository.
-    async fn run<'a>(
-        &self,
-        arguments: impl IntoIterator<Item = &'a str>,
-        input: Vec<u8>,
-        max_output: usize,
-    ) -> Result<Vec<u8>, GitError> {
-        let arguments = arguments.into_iter().map(OsString::from).collect();
-        let (folder, environment) = (self.git.state.as_path(), self.environment());
-        GitCall { folder, arguments, environment, input, max_output }.run().await
-    }
-
-    /// Returns all variables of git. The credential is one of them, since others on the machine
-    /// can read arguments.
-    fn environment(&self) -> Vec<(OsString, OsString)> {
-        let Git { state, authorization, proxies, ca, .. } = &self.git;
-        let mut configured: Vec<(&str, OsString)> =
-            CONFIGURED.iter().map(|(key, value)| (*key, OsString::from(value))).collect();
-        configured.push(("gpg.ssh.allowedSignersFile", absolute(&state.join("signers"))));
-        if let Some(header) = authorization {
-            let header = format!("Authorization: {}", header.expose());
-            configured.push(("http.extraHeader", header.into()));
-        }
-        let mut environment: Vec<(OsString, OsString)> = INHERITED
-            .into_iter()
-            .filter(|name| ca.is_none() || *name != CA_FILE)
-            .filter_map(|name| Some((name.into(), std::env::var_os(name)?)))
-            .chain(SET.map(|(name, value)| (name.into(), value.into())))
-            .collect();
-        let mut set = |name: &str, value: OsString| environment.push((name.into(), value));
-        set("GIT_DIR", absolute(&self.repository()));
-        set("HOME", absolute(state));
-        if ca.is_some() {
-            set(CA_FILE, absolute(&state.join("ca.pem")));
-        }
-        set("GIT_ALLOW_PROTOCOL", self.git.protocol().into());
-        if let Some(proxies) = proxies {
-            let proxy = |url: &Option<config::Secret>| url.as_ref().map(|url| url.expose().into());
-            proxy(&proxies.http).into_iter().for_each(|url| set("http_proxy", url));
-            proxy(&proxies.https).into_iter().for_each(|url| set("https_proxy", url));
-            set("no_proxy", OsString::from(&proxies.direct));
-        }
-        set("GIT_CONFIG_COUNT", configured.len().to_string().into());
-        for (index, (key, value)) in configured.into_iter().enumerate() {
-            set(&format!("GIT_CONFIG_KEY_{index}"), key.into());
-            set(&format!("GIT_CONFIG_VALUE_{index}"), value);
-        }
-        environment
     }
 }
 
 /// Returns why this machine cannot fetch a repository, as far as that can be known without it.
 pub fn missing_program() -> Option<String> {
     program::find(Path::new(".")).err().map(|error| error.to_string())
-}
-
-/// git runs in the state folder.
-fn absolute(path: &Path) -> OsString {
-    std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).into()
 }
 
 /// Returns once the files of a folder take more than [`MAX_OBJECTS`].

@@ -14,6 +14,8 @@ use base::platform::processes::{Child, Exit, Process, ProgramCommand, Signal};
 pub(crate) struct GitCall<'a> {
     /// The working directory.
     pub folder: &'a Path,
+    /// The script of a shell that runs git, whose command line is `"$@"`; `None`: no shell does.
+    pub script: Option<String>,
     pub arguments: Vec<OsString>,
     /// All environment variables beside `PATH`.
     pub environment: Vec<(OsString, OsString)>,
@@ -36,6 +38,13 @@ pub(crate) enum GitError {
     TooMuch(usize),
 }
 
+/// Seconds of processor time of each process of git: to unpack and check 256 MiB takes a third.
+const PROCESSOR: u32 = 60;
+
+/// KiB of address space of each process of git: a pack of 256 MiB needs two thirds, and the smallest
+/// container of the gateway has 1 GiB.
+const ADDRESS_SPACE: u32 = 512 << 10;
+
 /// Bytes of standard error that are kept.
 const MAX_ERRORS: usize = 16 << 10;
 
@@ -48,11 +57,18 @@ impl GitCall<'_> {
     /// # Errors
     /// git is missing, fails, or puts out more than `max_output`.
     pub(crate) async fn run(self) -> Result<Vec<u8>, GitError> {
-        let program = find(self.folder)?;
+        let git = find(self.folder)?;
+        let (program, arguments) = match self.script {
+            None => (git.into(), self.arguments),
+            Some(script) => {
+                let shell = ["-c".into(), script.into(), "sh".into(), git.into()];
+                ("/bin/sh".into(), shell.into_iter().chain(self.arguments).collect())
+            }
+        };
         let path = std::env::var_os("PATH").map(|path| ("PATH".into(), path));
         let started = platform().processes.spawn(&ProgramCommand {
-            program: program.into(),
-            arguments: self.arguments,
+            program,
+            arguments,
             folder: self.folder.to_owned(),
             environment: path.into_iter().chain(self.environment).collect(),
         });
@@ -63,19 +79,34 @@ impl GitCall<'_> {
             // A program that does not read its input says why on standard error.
             let _ = stdin.write_all(&self.input).await;
             let _ = stdin.shutdown().await;
+            Ok(())
         };
-        let reading = read(stdout, self.max_output);
-        let ((output, is_whole), (errors, _), ()) =
-            tokio::join!(reading, read(stderr, MAX_ERRORS), writing);
-        if !is_whole {
-            return Err(GitError::TooMuch(self.max_output));
-        }
+        let errors = async { Ok(read_end(stderr).await) };
+        let (output, errors, ()) =
+            tokio::try_join!(read(stdout, self.max_output), errors, writing)?;
         group.0.exited().await;
         match group.0.exit() {
             Some(Exit::Code(0)) => Ok(output),
+            // As the shell says it.
+            Some(Exit::Signal(_) | Exit::Code(129..=159)) if errors.is_empty() => {
+                Err(GitError::Failed(format!("it was ended, as after {PROCESSOR} s of processor")))
+            }
             _ => Err(GitError::Failed(cause(&String::from_utf8_lossy(&errors)))),
         }
     }
+}
+
+/// How a script runs git, where the system knows these bounds. A lower bound stays.
+pub(super) fn bounded(script: &str) -> String {
+    let bounds = if cfg!(target_os = "linux") {
+        format!(
+            "for bound in '-v {ADDRESS_SPACE}' '-t {PROCESSOR}'; do \
+             (ulimit $bound) 2>/dev/null && ulimit $bound; done; "
+        )
+    } else {
+        String::new()
+    };
+    bounds + script
 }
 
 /// Finds the program.
@@ -97,15 +128,27 @@ impl Drop for Group {
     }
 }
 
-/// Reads a stream up to a length, and says whether that was all of it. The stream is closed then:
-/// a program that writes more ends.
-async fn read(stream: impl AsyncRead + Unpin, limit: usize) -> (Vec<u8>, bool) {
+/// Reads a stream.
+///
+/// # Errors
+/// [`GitError::TooMuch`] when it is longer than `limit`.
+async fn read(stream: impl AsyncRead + Unpin, limit: usize) -> Result<Vec<u8>, GitError> {
     let mut bytes = Vec::new();
     let most = u64::try_from(limit).unwrap_or(u64::MAX).saturating_add(1);
     let is_read = stream.take(most).read_to_end(&mut bytes).await.is_ok();
-    let is_whole = is_read && bytes.len() <= limit;
-    bytes.truncate(limit);
-    (bytes, is_whole)
+    if is_read && bytes.len() <= limit { Ok(bytes) } else { Err(GitError::TooMuch(limit)) }
+}
+
+/// Reads a stream to its end, and keeps the last [`MAX_ERRORS`]: a program whose errors are not
+/// read fails.
+async fn read_end(mut stream: impl AsyncRead + Unpin) -> Vec<u8> {
+    let mut end = Vec::new();
+    let mut chunk = [0; 4096];
+    while let Ok(length @ 1..) = stream.read(&mut chunk).await {
+        end.extend_from_slice(&chunk[..length]);
+        end.drain(..end.len().saturating_sub(MAX_ERRORS));
+    }
+    end
 }
 
 /// Returns the line of an error output that says most: the last `fatal:`, or else the first line.
@@ -120,6 +163,42 @@ fn cause(errors: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[cfg(unix)]
+    async fn scripted(script: &str) -> Result<Vec<u8>, GitError> {
+        let call = GitCall {
+            folder: Path::new("/"),
+            script: Some(script.to_owned()),
+            arguments: Vec::new(),
+            environment: Vec::new(),
+            input: Vec::new(),
+            max_output: 64,
+        };
+        call.run().await
+    }
+
+    #[cfg(target_os = "linux")]
+    #[tokio::test]
+    async fn a_script_has_bounds_of_memory_and_processor_or_lower_ones_that_were_there() {
+        let bounds = scripted(&bounded("ulimit -v; ulimit -t")).await.unwrap();
+        let bounds = String::from_utf8(bounds).unwrap();
+        let bounds: Vec<u32> = bounds.lines().map(|bound| bound.parse().unwrap()).collect();
+        assert!(bounds[0] <= ADDRESS_SPACE && bounds[1] <= PROCESSOR, "{bounds:?}");
+        let lower = format!("ulimit -t 7; {}", bounded("ulimit -t"));
+        assert_eq!(scripted(&lower).await.unwrap(), b"7\n");
+    }
+
+    #[cfg(unix)]
+    #[tokio::test]
+    async fn errors_beyond_their_bound_are_read_and_the_last_ones_are_kept() {
+        let talk = "i=0; while [ $i -lt 3000 ]; do echo 'remote: hello, this is a remote' >&2; \
+                    i=$((i+1)); done; ";
+        assert_eq!(scripted(&format!("{talk} echo done")).await.unwrap(), b"done\n");
+        let failed = scripted(&format!("{talk} echo 'fatal: no' >&2; exit 1")).await;
+        assert_eq!(failed, Err(GitError::Failed("fatal: no".to_owned())));
+        let endless = scripted("while :; do echo more; done; sleep 1000").await;
+        assert_eq!(endless, Err(GitError::TooMuch(64)));
+    }
 
     #[test]
     fn the_line_that_says_most_is_shown() {

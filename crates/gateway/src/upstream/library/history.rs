@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
+use crate::upstream::git::SET;
 use crate::upstream::git::listing::{TreeFile, contents, is_object};
 use crate::upstream::git::program::{GitCall, GitError};
 use base::platform::disk::{self, File};
@@ -40,35 +41,11 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes of an output that are read: the files of a skill may be as large.
 const MAX_OUTPUT: usize = 64 << 20;
 
-/// The variables of git: no configuration of the user or the system, no question, no lock, no
-/// object that stands for another one, and no download, which may run a program for its protocol.
-const SET: [(&str, &str); 8] = [
-    ("GIT_ALLOW_PROTOCOL", "none"),
-    ("GIT_CONFIG_GLOBAL", "/dev/null"),
-    ("GIT_CONFIG_NOSYSTEM", "1"),
-    ("GIT_NO_LAZY_FETCH", "1"),
-    ("GIT_NO_REPLACE_OBJECTS", "1"),
-    ("GIT_OPTIONAL_LOCKS", "0"),
-    ("GIT_TERMINAL_PROMPT", "0"),
-    ("LC_ALL", "C"),
-];
-
 /// Options of all calls. The commands run no program of the repository's configuration; these
 /// options hold for a git that does. A name of a file is no pattern.
-const OPTIONS: [&str; 12] = [
-    "--no-pager",
-    "--literal-pathspecs",
-    "-c",
-    "safe.bareRepository=explicit",
-    "-c",
-    "core.attributesFile=/dev/null",
-    "-c",
-    "core.fsmonitor=false",
-    "-c",
-    "core.hooksPath=/dev/null",
-    "-c",
-    "log.showSignature=false",
-];
+const OPTIONS: &str = "--no-pager --literal-pathspecs -c safe.bareRepository=explicit \
+                       -c core.attributesFile=/dev/null -c core.fsmonitor=false \
+                       -c core.hooksPath=/dev/null -c log.showSignature=false";
 
 impl FileChange {
     /// Returns the last commit that changed a file or a folder of a library. `None` where git does
@@ -198,12 +175,20 @@ impl Tracked {
         };
         let places =
             [named("--git-dir=", &self.top.join(".git")), named("--work-tree=", &self.top)];
-        let arguments = places.into_iter().chain(OPTIONS.iter().chain(command).map(OsString::from));
+        let arguments = places
+            .into_iter()
+            .chain(OPTIONS.split(' ').chain(command.iter().copied()).map(OsString::from));
         let call = GitCall {
             // A relative folder in PATH is not one of the library.
             folder: self.top.ancestors().last().unwrap_or(&self.top),
+            script: None,
             arguments: arguments.chain(path.map(OsString::from)).collect(),
-            environment: SET.map(|(key, value)| (key.into(), value.into())).to_vec(),
+            // A download may run a program for its protocol.
+            environment: SET
+                .into_iter()
+                .chain([("GIT_ALLOW_PROTOCOL", "none")])
+                .map(|(key, value)| (key.into(), value.into()))
+                .collect(),
             input: input.into_bytes(),
             max_output: MAX_OUTPUT,
         };
