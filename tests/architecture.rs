@@ -539,6 +539,47 @@ fn only_the_platform_reaches_the_machine() {
     }
 }
 
+/// The files that open others to write them. What replaces a file calls `durable_file::replace`;
+/// the others create new files, or append to and lock their own, and follow no link that another
+/// user or an author could have put there.
+const WRITERS: [&str; 16] = [
+    "audit/archive.rs",
+    "audit/compressor.rs",
+    "audit/folder.rs",
+    "audit/usage/index/database.rs",
+    "base/platform/disk.rs",
+    // The lock of the labels.
+    "config/labels.rs",
+    "config/durable_file.rs",
+    "config/lock/store.rs",
+    "gateway/logins/store/folder.rs",
+    "gateway/upstream/git/kept.rs",
+    // The lock of the state folder.
+    "gateway/upstream/git/mod.rs",
+    // A new file, or a copy beside one.
+    "cli/connect.rs",
+    "cli/init.rs",
+    // A record in a folder of the user alone.
+    "cli/running.rs",
+    // /dev/null.
+    "cli/supervise.rs",
+    // A new key.
+    "config/audit.rs",
+];
+
+#[test]
+fn every_file_that_opens_others_to_write_them_is_known() {
+    let opens =
+        ["fs::write(", "File::create", "File::options(", "OpenOptions::new(", "OpenOptions {"];
+    let sources = sources();
+    let writing = sources.iter().filter(|source| opens.iter().any(|o| source.code.contains(o)));
+    let mut writing: Vec<_> = writing.map(|source| source.path.as_str()).collect();
+    writing.sort_unstable();
+    let mut known = WRITERS;
+    known.sort_unstable();
+    assert_eq!(writing, known, "replace a file by `durable_file::replace`");
+}
+
 /// The longest text in each call of a macro, such as the message of `warn!`.
 fn messages(code: &str, name: &str) -> Vec<String> {
     let opening = format!("{name}!(");
@@ -591,7 +632,7 @@ fn secrets_are_exposed_in_few_places() {
         "gateway/cluster/store/connect.rs",
         "gateway/net/proxy.rs",
         "gateway/upstream/transport/streamable_http.rs",
-        "gateway/upstream/git/mod.rs",
+        "gateway/upstream/git/calls.rs",
         "gateway/upstream/transport/stdio.rs",
         "gateway/upstream/auth/client_credentials.rs",
         "gateway/upstream/auth/exchange.rs",

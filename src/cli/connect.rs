@@ -10,6 +10,7 @@ use super::output::print;
 use super::reach::Reach;
 use admin::hosts::{self, FileEntry, GatewayEndpoint, Host, Plan, with_entry};
 use base::platform::disk;
+use config::durable_file::{self, Readers};
 
 /// Prints the entry, or writes it into the host's file.
 ///
@@ -143,15 +144,7 @@ fn replace(file: &Path, text: &str) -> io::Result<()> {
         // Also where a link leads to nothing: it is not written through.
         return create(file, text.as_bytes(), None);
     }
-    let target = file.canonicalize()?;
-    let permissions = fs::metadata(&target)?.permissions();
-    let mut name = target.as_os_str().to_owned();
-    name.push(format!(".{}.tmp", std::process::id()));
-    let temporary = PathBuf::from(name);
-    create(&temporary, text.as_bytes(), Some(&permissions))?;
-    fs::rename(&temporary, &target).inspect_err(|_| {
-        let _ = fs::remove_file(&temporary);
-    })
+    durable_file::replace(&file.canonicalize()?, text, Readers::Owner)
 }
 
 /// Creates a file that does not exist yet, and waits until the disk has it. Only its owner can read

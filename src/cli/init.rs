@@ -1,6 +1,6 @@
 //! `promptgate init`: writes a commented configuration file and a first prompt.
 
-use std::fs::{self, OpenOptions};
+use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
 
@@ -8,6 +8,7 @@ use super::failure::Failure;
 use super::import::{self, Imported};
 use super::output::{print, printable};
 use config::Config;
+use config::durable_file::{self, OpenOptions, Readers};
 
 /// Lines that start with `#: ` are examples: without this mark they are valid, too.
 const CONFIG: &str = include_str!("init/gateway.toml");
@@ -27,7 +28,7 @@ pub(super) fn run(from: Option<&Path>) -> Result<(), Failure> {
         return from_host(host);
     }
     write(Path::new("gateway.toml"), CONFIG)?;
-    write_schema()?;
+    write_schema(Path::new("gateway.schema.json"))?;
     ignore(Path::new(".gitignore"))?;
     let prompt = Path::new("prompts/explain-code.md");
     if !prompt.exists() {
@@ -47,7 +48,7 @@ fn from_host(host: &Path) -> Result<(), Failure> {
     let before = CONFIG.split(LIBRARY.0).next().unwrap_or(CONFIG);
     let after = CONFIG.find(LIBRARY.1).map_or("", |at| &CONFIG[at..]);
     write(Path::new("gateway.toml"), &format!("{before}{toml}\n{after}"))?;
-    write_schema()?;
+    write_schema(Path::new("gateway.schema.json"))?;
     ignore(Path::new(".gitignore"))?;
     notes.iter().for_each(|note| eprintln!("{}", printable(note)));
     print(
@@ -57,6 +58,11 @@ fn from_host(host: &Path) -> Result<(), Failure> {
 
 /// Adds the lines that are missing to a `.gitignore`, so that no `git add` takes a key.
 fn ignore(path: &Path) -> Result<(), Failure> {
+    if fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_symlink()) {
+        let (path, lines) = (path.display(), IGNORED.join(", "));
+        eprintln!("{path} is a link, and was not changed: add these lines to its file: {lines}");
+        return Ok(());
+    }
     let before = match fs::read_to_string(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
         text => text.map_err(|error| failure(path, &error))?,
@@ -68,23 +74,28 @@ fn ignore(path: &Path) -> Result<(), Failure> {
     }
     let separator = if before.is_empty() || before.ends_with('\n') { "" } else { "\n" };
     let added = format!(
-        "{separator}# Keys, and what promptgate writes while it runs.\n{}\n",
+        "{before}{separator}# Keys, and what promptgate writes while it runs.\n{}\n",
         missing.join("\n")
     );
-    let file = OpenOptions::new().append(true).create(true).open(path);
-    file.and_then(|mut file| file.write_all(added.as_bytes())).map_err(|e| failure(path, &e))
+    durable_file::replace(path, added, Readers::Usual).map_err(|error| failure(path, &error))
 }
 
 /// Writes the schema that the first line of the configuration names, for editors. It may be of an
 /// older release.
-fn write_schema() -> Result<(), Failure> {
-    let path = Path::new("gateway.schema.json");
-    fs::write(path, format!("{:#}\n", Config::schema())).map_err(|error| failure(path, &error))
+fn write_schema(path: &Path) -> Result<(), Failure> {
+    let schema = format!("{:#}\n", Config::schema());
+    if fs::symlink_metadata(path).is_ok() {
+        if fs::read_to_string(path).is_ok_and(|before| before == schema) {
+            return Ok(());
+        }
+        eprintln!("{} was there already: it is replaced by that of this release.", path.display());
+    }
+    durable_file::replace(path, schema, Readers::Usual).map_err(|error| failure(path, &error))
 }
 
 /// Creates a file. An existing file is not overwritten.
 fn write(path: &Path, text: &str) -> Result<(), Failure> {
-    let file = OpenOptions::new().write(true).create_new(true).open(path);
+    let file = OpenOptions { write: true, create_new: true, ..OpenOptions::default() }.open(path);
     file.and_then(|mut file| file.write_all(text.as_bytes())).map_err(|e| failure(path, &e))
 }
 
@@ -116,6 +127,27 @@ mod tests {
         let text = fs::read_to_string(&file).unwrap();
         assert!(text.starts_with("target\n/audit.key\n# Keys, and what"), "{text}");
         assert_eq!(text.matches("/audit.key").count(), 1);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn nothing_is_written_through_a_link() {
+        use std::os::unix::fs::symlink;
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str| folder.path().join(name);
+        for name in ["gateway.schema.json", ".gitignore", "gateway.toml"] {
+            fs::write(file("behind"), "of others").unwrap();
+            symlink(file("behind"), file(name)).unwrap();
+            let written = match name {
+                ".gitignore" => ignore(&file(name)),
+                "gateway.toml" => write(&file(name), CONFIG),
+                _ => write_schema(&file(name)),
+            };
+            assert_eq!(written.is_err(), name == "gateway.toml", "{name}");
+            assert_eq!(fs::read_to_string(file("behind")).unwrap(), "of others", "{name}");
+        }
+        let schema = fs::read_to_string(file("gateway.schema.json")).unwrap();
+        assert!(schema.contains("$schema"), "{schema}");
     }
 
     #[test]

@@ -108,11 +108,14 @@ async fn a_sign_in_that_cannot_be_written_over_several_renewals_is_not_lost() {
         };
         eventually(renewals, |count| *count >= before + more).await;
     };
-    // The file cannot be replaced; it can be locked and read.
-    let in_the_way = folder.path().join("logins/.unfinished-wiki.login");
-    std::fs::create_dir(&in_the_way).unwrap();
+    // The file cannot be replaced, except by root; it can be locked and read.
+    let logins = folder.path().join("logins");
+    let before = std::fs::metadata(&logins).unwrap().permissions();
+    let mut closed = before.clone();
+    closed.set_readonly(true);
+    std::fs::set_permissions(&logins, closed).unwrap();
     renewed(2).await;
-    std::fs::remove_dir(&in_the_way).unwrap();
+    std::fs::set_permissions(&logins, before).unwrap();
     renewed(1).await;
     assert!(!wiki.state().reused, "a refresh token was sent twice");
 }

@@ -6,13 +6,21 @@ use std::time::Duration;
 
 pub use base::platform::disk::{self, File, Metadata, OpenOptions, Readers};
 use base::platform::sleep;
+use base::seal;
+use base::seal::hex::hex;
 
 /// The beginning of the name of a file that is not whole yet.
 pub const UNFINISHED: &str = ".unfinished-";
 
+/// Returns the name of the file that an unfinished one was for; `None` for another file.
+pub fn target_of(unfinished: &str) -> Option<&str> {
+    Some(unfinished.strip_prefix(UNFINISHED)?.split_once('-')?.1)
+}
+
 /// Replaces a file by way of an unfinished one beside it, so that a reader, or a crash at any
 /// moment, finds the old content or the new one. It is on the disk afterwards, with the permissions
-/// that it had; `readers` are those of a file that was not there before.
+/// that it had; `readers` are those of a file that was not there before. The unfinished file has a
+/// new name that others cannot know: a link there would be written through.
 ///
 /// # Errors
 /// When the unfinished file cannot be written or take the place of the other.
@@ -20,21 +28,21 @@ pub fn replace(target: &Path, content: impl AsRef<[u8]>, readers: Readers) -> io
     let folder = target.parent().filter(|parent| !parent.as_os_str().is_empty());
     let folder = folder.unwrap_or(Path::new("."));
     let name = target.file_name().unwrap_or_default().to_string_lossy();
-    let unfinished = folder.join(format!("{UNFINISHED}{name}"));
-    let options = OpenOptions {
-        create: true,
-        truncate: true,
-        write: true,
-        readers,
-        ..OpenOptions::default()
-    };
+    let random = hex(&seal::random::<8>());
+    let unfinished = folder.join(format!("{UNFINISHED}{random}-{name}"));
+    let options = OpenOptions { create_new: true, write: true, readers, ..OpenOptions::private() };
     let mut file = options.open(&unfinished)?;
-    file.write_all(content.as_ref())?;
-    if let Ok(Metadata { mode: Some(mode), .. }) = disk::metadata(target) {
-        file.set_mode(mode)?;
-    }
-    file.sync_all()?;
-    disk::rename(&unfinished, target)?;
+    let mut write = || {
+        file.write_all(content.as_ref())?;
+        if let Ok(Metadata { mode: Some(mode), .. }) = disk::metadata(target) {
+            file.set_mode(mode)?;
+        }
+        file.sync_all()?;
+        disk::rename(&unfinished, target)
+    };
+    write().inspect_err(|_| {
+        let _ = disk::remove_file(&unfinished);
+    })?;
     // A rename is on the disk with its folder. Some file systems cannot sync folders.
     let _ = disk::sync_folder(folder);
     Ok(())
@@ -57,5 +65,38 @@ pub fn lock(file: &File, patience: Duration) -> io::Result<()> {
             }
             ended => return ended,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[cfg(unix)]
+    #[test]
+    fn a_file_is_replaced_beside_any_link_with_the_name_of_an_unfinished_one() {
+        use std::os::unix::fs::{PermissionsExt as _, symlink};
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str| folder.path().join(name);
+        fs::write(file("behind"), "of others").unwrap();
+        symlink(file("behind"), file(".unfinished-labels.toml")).unwrap();
+        fs::write(file("labels.toml"), "old").unwrap();
+        fs::set_permissions(file("labels.toml"), fs::Permissions::from_mode(0o640)).unwrap();
+        replace(&file("labels.toml"), "new", Readers::Usual).unwrap();
+        assert_eq!(fs::read_to_string(file("behind")).unwrap(), "of others");
+        assert_eq!(fs::read_to_string(file("labels.toml")).unwrap(), "new");
+        let mode = fs::symlink_metadata(file("labels.toml")).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o640);
+        fs::create_dir_all(file("a folder/with")).unwrap();
+        assert!(replace(&file("a folder"), "new", Readers::Usual).is_err());
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 4, "nothing unfinished is left");
+    }
+
+    #[test]
+    fn the_name_of_an_unfinished_file_says_for_which_it_was() {
+        assert_eq!(target_of(".unfinished-0123456789abcdef-my-wiki.login"), Some("my-wiki.login"));
+        assert_eq!(target_of("my-wiki.login"), None);
     }
 }

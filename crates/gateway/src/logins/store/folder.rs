@@ -68,7 +68,7 @@ impl Folder {
     pub(super) fn lock(&self, upstream: &str, patience: Duration) -> Result<File, StoreError> {
         self.create()?;
         let path = self.0.join(format!("{upstream}.lock"));
-        let options = OpenOptions { create: true, write: true, ..OpenOptions::default() };
+        let options = OpenOptions { create: true, write: true, ..OpenOptions::private() };
         let opened = options.open(&path);
         let file = opened.map_err(|error| StoreError::Io { path: path.clone(), error })?;
         durable_file::lock(&file, patience).map_err(|error| match error.kind() {
@@ -166,9 +166,9 @@ impl Folder {
 
 /// Returns the upstream of a login's file, whole or not; `None` for another file.
 fn upstream_of(path: &Path) -> Option<&str> {
-    let name = path.file_stem()?.to_str()?;
-    let is_login = path.extension().is_some_and(|ending| ending == ENDING);
-    is_login.then(|| name.strip_prefix(durable_file::UNFINISHED).unwrap_or(name))
+    let name = path.file_name()?.to_str()?;
+    let name = durable_file::target_of(name).unwrap_or(name);
+    name.strip_suffix(ENDING)?.strip_suffix('.')
 }
 
 /// Whether a login that was used last at `used` is forgotten at `now`. One that was used in the
