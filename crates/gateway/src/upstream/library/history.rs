@@ -16,6 +16,7 @@ use crate::upstream::git::listing::{TreeFile, contents, is_object};
 use crate::upstream::git::program::{GitCall, GitError};
 use base::platform::disk::{self, File};
 use base::platform::{blocking, platform};
+use domain::approval::is_same_name;
 
 /// The last commit that changed a file, or the files of a folder.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -74,10 +75,9 @@ impl FileChange {
     /// Whether a person with this name is the author: by the author's name, email address, or the
     /// part of it before `@`, without regard to case.
     pub(crate) fn is_by(&self, person: &str) -> bool {
-        let person = person.trim().to_lowercase();
-        let (name, email) = (self.author.trim().to_lowercase(), self.email.to_lowercase());
-        let user = email.split('@').next().unwrap_or_default();
-        !person.is_empty() && [name.as_str(), email.as_str(), user].contains(&person.as_str())
+        let user = self.email.split('@').next().unwrap_or_default();
+        let mut names = [self.author.as_str(), &self.email, user].into_iter();
+        !person.trim().is_empty() && names.any(|name| is_same_name(name, person))
     }
 }
 
