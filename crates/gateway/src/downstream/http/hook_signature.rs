@@ -35,6 +35,8 @@ struct Claim {
     signature: Vec<u8>,
 }
 
+const GITLAB_TOKEN: &str = "x-gitlab-token";
+
 /// Largest difference between the time of a signature and the clock, in seconds: a request that is
 /// sent again later has no effect. git servers sign no time.
 const TOLERANCE: u64 = 300;
@@ -68,11 +70,16 @@ impl HookKey {
         Self { scheme, key, secret }
     }
 
+    /// Whether a request has a secret in it instead of a signature (GitLab).
+    pub(super) fn is_sent_itself(&self, headers: &HeaderMap) -> bool {
+        self.scheme == Scheme::Git && headers.contains_key(GITLAB_TOKEN)
+    }
+
     /// Whether a request has a signature of this key. A request without one takes as long.
     pub(super) fn has_signed(&self, headers: &HeaderMap, body: &[u8], now: UnixSeconds) -> bool {
         let Claim { before_body, signature } = self.scheme.claim(headers, now).unwrap_or_default();
         let signed = [before_body.as_bytes(), body].concat();
-        let sent = text(headers, "x-gitlab-token").filter(|_| self.scheme == Scheme::Git);
+        let sent = text(headers, GITLAB_TOKEN).filter(|_| self.scheme == Scheme::Git);
         let sent = sent.unwrap_or_default().as_bytes();
         let is_secret = hmac::verify(&self.key, sent, self.secret.as_ref()).is_ok();
         hmac::verify(&self.key, &signed, &signature).is_ok() || is_secret

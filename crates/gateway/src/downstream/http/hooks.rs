@@ -84,7 +84,7 @@ impl Hooks {
     ///
     /// # Errors
     /// `not_found` if it is not signed by that upstream, whether there is one or not;
-    /// `rate_limited` after too many of those; the faults of a body that cannot be read.
+    /// `rate_limited` for those after too many, and for secrets that are sent themselves; the faults of a body that cannot be read.
     pub(crate) async fn take(
         &self,
         head: &Parts,
@@ -99,10 +99,14 @@ impl Hooks {
         let network = network(address);
         let limited =
             |retry_after| TransportFault::RateLimited { limit: LIMIT.into(), retry_after };
-        self.failures.0.look(network).map_err(limited)?;
         let (headers, holder) = (&head.headers, Holder::Network(network));
-        let (bytes, _memory) = body::read(body, headers, &self.limits, admission, &holder).await?;
         let key = self.keys.get(name).unwrap_or(&self.stand_in);
+        // A signature is looked at whatever others of the network have sent: git servers share
+        // addresses. A secret that is sent itself could be guessed.
+        if key.is_sent_itself(headers) {
+            self.failures.0.look(network).map_err(limited)?;
+        }
+        let (bytes, _memory) = body::read(body, headers, &self.limits, admission, &holder).await?;
         if key.has_signed(headers, &bytes, clock::now()) {
             return Ok(());
         }
