@@ -316,7 +316,7 @@ fn no_two_neighbours_import_each_other() {
 const MOST_FILES: usize = 20;
 
 /// Folders that have had more since before that law, and how many: they only become fewer.
-const CROWDED: [(&str, usize); 4] = [("audit", 21), ("cli", 39), ("config", 40), ("domain", 55)];
+const CROWDED: [(&str, usize); 4] = [("audit", 21), ("cli", 39), ("config", 40), ("domain", 54)];
 
 #[test]
 fn a_folder_has_at_most_twenty_files_and_a_crowded_one_no_more_than_before() {

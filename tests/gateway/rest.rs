@@ -2,6 +2,7 @@
 
 mod log_messages;
 mod param_headers;
+mod uris;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

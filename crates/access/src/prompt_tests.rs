@@ -7,6 +7,7 @@ use serde_json::Value;
 use domain::approval::ApprovalState;
 use domain::glob::Glob;
 use domain::rights::PromptRef;
+use domain::uri::normal_form::Spelling;
 
 /// The comparisons that a set of policies makes.
 #[derive(Debug, Default)]
@@ -54,6 +55,20 @@ impl PromptTests {
             named.dedup();
         }
         tests
+    }
+
+    /// The names, and patterns of names, with which policies compare, and how they spell URIs.
+    pub(super) fn spellings(&self) -> Vec<(String, Spelling)> {
+        let of_name = |name: &str| (name.to_owned(), Spelling::of_name(name));
+        let of_test = |test: &PromptTest| match test {
+            PromptTest::Like(glob) => {
+                Some((glob.to_string(), Spelling::of_pattern(&glob.to_string())))
+            }
+            PromptTest::Prompt(id) => id.split_once('/').map(|(_, name)| of_name(name)),
+            PromptTest::State(_) => None,
+        };
+        let names = self.names.iter().map(|name| of_name(name));
+        names.chain(self.tests.iter().filter_map(of_test)).collect()
     }
 
     /// Whether two prompts of one upstream can be decided differently.

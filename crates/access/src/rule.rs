@@ -5,6 +5,7 @@ use domain::caller::{ANONYMOUS, Caller};
 use domain::glob::Glob;
 use domain::method::Method;
 use domain::name::UpstreamId;
+use domain::uri::normal_form::Spelling;
 
 /// An access rule: it allows or denies methods of prompts to callers.
 #[derive(Clone, Debug, PartialEq)]
@@ -42,8 +43,34 @@ pub enum RuleCallers {
 }
 
 impl Rule {
+    /// The patterns of URIs that are not in normal form, in which resources of `[rest]` are named,
+    /// in that form.
+    ///
+    /// # Errors
+    /// The mistakes in patterns that have none.
+    fn respelled(&self) -> Result<Vec<Glob>, Vec<String>> {
+        if !self.methods.contains(&Method::Rest) {
+            return Ok(Vec::new());
+        }
+        let (mut globs, mut mistakes) = (Vec::new(), Vec::new());
+        for pattern in self.prompts.iter().map(Glob::to_string) {
+            match Spelling::of_pattern(&pattern) {
+                Spelling::Normal => {}
+                Spelling::Other(normal) => match Glob::parse(&normal) {
+                    Some(glob) => globs.push(glob),
+                    None => mistakes.push(format!("{pattern:?} is too long in its normal form")),
+                },
+                Spelling::Ambiguous => mistakes.push(ambiguous(&pattern)),
+            }
+        }
+        if mistakes.is_empty() { Ok(globs) } else { Err(mistakes) }
+    }
+
     /// Returns the rule as a Cedar policy.
-    pub(crate) fn policy_text(&self) -> String {
+    ///
+    /// # Errors
+    /// The mistakes in patterns of URIs.
+    pub(crate) fn policy_text(&self) -> Result<String, Vec<String>> {
         let effect = match self.effect {
             Effect::Allow => "permit",
             Effect::Deny => "forbid",
@@ -52,15 +79,21 @@ impl Rule {
         let upstreams = set(upstreams).map(|upstreams| format!("resource in {upstreams}"));
         let states = set(self.states.iter().map(|state| format!("{:?}", state.as_str())));
         let states = states.map(|states| format!("{states}.contains(resource.state)"));
-        let names = any_of(&names(&self.prompts));
+        let respelled = self.respelled()?;
+        let mut names = names(&self.prompts);
+        if let Some(respelled) = any_of(&self::names(&respelled)) {
+            let rest = action(Method::Rest);
+            names.push(format!("(action == Action::{rest:?} && {respelled})"));
+        }
+        let names = any_of(&names);
         let alternatives = [any_of(&self.callers.conditions()), upstreams, names, states];
         let conditions: Vec<_> = alternatives.into_iter().flatten().collect();
         let actions = self.methods.iter().map(|method| format!("Action::{:?}", action(*method)));
-        format!(
+        Ok(format!(
             "{effect} (principal, action in [{}], resource) when {{ {} }};",
             actions.collect::<Vec<_>>().join(", "),
             conditions.join(" && ")
-        )
+        ))
     }
 }
 
@@ -99,6 +132,15 @@ impl RuleCallers {
             }
         }
     }
+}
+
+/// The mistake of a URI, or a pattern of URIs, that is none of a resource.
+pub(crate) fn ambiguous(text: &str) -> String {
+    format!(
+        "{text:?} can be that of no resource, since servers read it differently: name the resource \
+         in its normal form (RFC 3986, section 6.2.2), without dot segments, empty segments, \
+         backslashes, encoded slashes, user information or another host of a file"
+    )
 }
 
 /// Returns the Cedar action of a method.

@@ -5,7 +5,9 @@ use std::str::FromStr;
 
 use cedar_policy::{Policy, PolicyId, PolicySet, Schema, ValidationMode, Validator};
 
-use crate::rule::{Rule, RuleCallers};
+use crate::prompt_tests::PromptTests;
+use crate::rule::{Rule, RuleCallers, ambiguous};
+use domain::uri::normal_form::Spelling;
 
 /// Cedar schema of the policies. There is no context: decisions depend neither on time nor on
 /// addresses.
@@ -33,7 +35,7 @@ impl RuleSet {
     /// All mistakes in the rule, as sentences for the one who has written it.
     pub fn add_rule(&mut self, id: &str, rule: &Rule) -> Result<(), Vec<String>> {
         let id = PolicyId::new(id);
-        let policy = Policy::parse(Some(id.clone()), rule.policy_text())
+        let policy = Policy::parse(Some(id.clone()), rule.policy_text()?)
             .map_err(|error| vec![format!("cannot be compiled to a Cedar policy: {error}")])?;
         self.add(policy)?;
         self.rules.push((id, rule.callers.clone()));
@@ -60,6 +62,7 @@ impl RuleSet {
         for policy in parsed.policies() {
             let name =
                 policy.annotation("id").map_or_else(|| policy.id().to_string(), str::to_owned);
+            mistakes.extend(misspelled(policy).map(|mistake| format!("{name}: {mistake}")));
             let id = PolicyId::new(format!("cedar {name}"));
             mistakes.extend(self.add(policy.new_id(id)).err().into_iter().flatten());
         }
@@ -119,6 +122,23 @@ impl RuleSet {
         let mistakes: Vec<_> = checked.validation_errors().map(ToString::to_string).collect();
         if mistakes.is_empty() { Ok(()) } else { Err(mistakes) }
     }
+}
+
+/// The mistakes in URIs with which a policy of a file compares: one in another than normal form
+/// would match no resource of `[rest]`.
+fn misspelled(policy: &Policy) -> impl Iterator<Item = String> {
+    let action = policy.to_json().map(|json| json["action"].clone()).unwrap_or_default();
+    let is_for_resources = action["op"] == "All" || action.to_string().contains("\"rest\"");
+    let tests = is_for_resources.then(|| PromptTests::of([policy]));
+    let spellings = tests.map(|tests| tests.spellings()).unwrap_or_default();
+    spellings.into_iter().filter_map(|(text, spelling)| match spelling {
+        Spelling::Normal => None,
+        Spelling::Other(normal) => Some(format!(
+            "{text:?} matches no resource, since URIs are compared in their normal form: write \
+             {normal:?}, or name the actions of prompts alone"
+        )),
+        Spelling::Ambiguous => Some(ambiguous(&text)),
+    })
 }
 
 /// Most levels of a policy in a Cedar file. Cedar walks policies by recursion: beyond some hundreds

@@ -247,6 +247,58 @@ mod tests {
     }
 
     #[test]
+    fn a_rule_on_uris_means_their_normal_form_or_is_a_mistake() {
+        let uri =
+            |raw_name| PromptRef { upstream: "crm", raw_name, state: ApprovalState::Unchecked };
+        let everyone = Caller::anonymous();
+        for (method, normal) in [("rest", true), ("get", false)] {
+            let rule =
+                format!("[[access.rules]]\nallow = [{method:?}]\nprompts = [\"FILE:///X*\"]\n");
+            let access = read(&rule).unwrap();
+            let method = parse_action(method).unwrap();
+            assert_eq!(access.allows(&everyone, method, uri("file:///Xy")), normal);
+            assert!(access.allows(&everyone, method, uri("FILE:///Xy")));
+            assert!(!access.allows(&everyone, method, uri("file:///x")));
+        }
+        let mixed = "[[access.rules]]\nallow = [\"get\", \"rest\"]\nprompts = [\"Team:*\"]\n";
+        let access = read(mixed).unwrap();
+        assert!(!access.allows(&everyone, Method::Get, uri("team:x")), "another prompt");
+        assert!(access.allows(&everyone, Method::Rest, uri("team:x")));
+        let dots = "[[access.rules]]\ndeny = [\"rest\"]\nprompts = [\"file:///a/../b\"]\n";
+        let mistake = read(dots).err().unwrap();
+        assert!(
+            mistake.contains("access.rules.1: \"file:///a/../b\" can be that of no"),
+            "{mistake}"
+        );
+        assert!(read(&dots.replace("rest", "get")).is_ok(), "a prompt");
+        let folder = tempfile::tempdir().unwrap();
+        let toml = format!("{UPSTREAM}[access]\ncedar = \"p.cedar\"\n");
+        for (policy, mistake) in [
+            (
+                "forbid (principal, action, resource) when { resource.name like \"FILE:///x*\" };",
+                true,
+            ),
+            (
+                "permit (principal, action == Action::\"rest\", resource == Prompt::\"crm/A:1\");",
+                true,
+            ),
+            (
+                "forbid (principal, action, resource) when { resource.name like \"file:///x*\" };",
+                false,
+            ),
+            (
+                "permit (principal, action == Action::\"get\", resource == Prompt::\"crm/A:1\");",
+                false,
+            ),
+        ] {
+            std::fs::write(folder.path().join("p.cedar"), policy).unwrap();
+            let read = Config::parse("g", &toml, folder.path(), &[]).map_err(|e| e.to_string());
+            let says = |error: &String| error.contains("access.cedar: policy0: ");
+            assert_eq!(read.as_ref().err().is_some_and(says), mistake, "{policy}: {read:?}");
+        }
+    }
+
+    #[test]
     fn mistakes_in_a_file_of_policies_are_those_of_its_key() {
         let folder = tempfile::tempdir().unwrap();
         let deep = format!("permit (principal, action, resource) when {{ {} }};", "!".repeat(100));

@@ -60,10 +60,38 @@ pub fn decoded_bytes(text: &str) -> (Vec<u8>, bool) {
     (out, is_broken)
 }
 
+/// Writes each byte of a text, whether it came percent-encoded or not, in one way: unreserved
+/// characters and those of `alike` plain, all others in capital digits. What is in `kept` stays as
+/// it came. `None` if the encoding is broken. Takes time linear in the length.
+pub fn respelled(text: &str, alike: &[u8], kept: &[u8]) -> Option<String> {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&first, after)) = rest.split_first() {
+        let code = match after {
+            [high, low, ..] if first == b'%' => Some(hex_byte(*high, *low)?),
+            _ if first == b'%' => return None,
+            _ => None,
+        };
+        rest = if code.is_some() { &after[2..] } else { after };
+        let byte = code.unwrap_or(first);
+        if is_unreserved(byte) || alike.contains(&byte) || (code.is_none() && kept.contains(&byte))
+        {
+            out.push(char::from(byte));
+        } else {
+            let _ = write!(out, "%{byte:02X}");
+        }
+    }
+    Some(out)
+}
+
+fn is_unreserved(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"-._~".contains(&byte)
+}
+
 fn encoded_except(text: &str, kept: &[u8]) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) || kept.contains(&byte) {
+        if is_unreserved(byte) || kept.contains(&byte) {
             out.push(char::from(byte));
         } else {
             let _ = write!(out, "%{byte:02X}");

@@ -10,6 +10,7 @@ use super::log_level::LogLevel;
 use super::method::{ForeignMethod, Method, SET_LOG_LEVEL, named_member};
 use super::params::{InputRetry, cursor, required, retry};
 use super::skill;
+use super::uri::normal_form::normal;
 
 /// A request for the upstream of `[rest]`. Its parameters are forwarded as they came, nulls
 /// included.
@@ -19,9 +20,13 @@ pub struct RestRequest {
     pub method: Arc<str>,
     /// `None` for a method that has no name of its own here.
     pub kind: Option<ForeignMethod>,
-    /// The name of the tool, the URI of the resource, or the method where there is neither: what
-    /// access rules match.
+    /// The name of the tool, the [normal] URI of the resource, or the method where there is
+    /// neither: what access rules match, limits count and records name.
     pub name: Arc<str>,
+    /// The same as the client has sent it.
+    pub sent_name: Arc<str>,
+    /// Whether it is a URI that servers could read differently.
+    pub is_ambiguous: bool,
     /// Members of `params` as JSON text without braces, but for `_meta`, `cursor`, and the answers
     /// of a retry.
     pub params: Arc<str>,
@@ -64,6 +69,8 @@ impl RestRequest {
             Some(key) => required(member(key), key)?,
             None => method.to_owned(),
         };
+        let is_uri = kind == Some(ForeignMethod::ReadResource) || is_completion(method);
+        let normal = if is_uri { normal(&name) } else { Some(name.clone()) };
         let is_list = kind.and_then(list_of).is_some();
         let mut kept = String::new();
         write_members(&mut kept, |out| {
@@ -78,7 +85,9 @@ impl RestRequest {
         Ok(Self {
             method: method.into(),
             kind,
-            name: name.into(),
+            is_ambiguous: normal.is_none(),
+            name: normal.unwrap_or_else(|| name.clone()).into(),
+            sent_name: name.into(),
             params: kept.into(),
             cursor: if is_list { cursor(member("cursor"))? } else { None },
             retry: retry(member("requestState"), member("inputResponses"))?,
@@ -106,7 +115,7 @@ impl RestRequest {
 
     /// Returns the value of the header `Mcp-Name`.
     pub fn mcp_name(&self) -> Option<&str> {
-        named_member(&self.method).map(|_| &*self.name)
+        named_member(&self.method).map(|_| &*self.sent_name)
     }
 
     /// Returns the method as metrics are labelled.

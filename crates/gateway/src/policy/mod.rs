@@ -153,6 +153,11 @@ impl Gate {
         &self.rights
     }
 
+    /// Whether rules or limits look at URIs, so that each must mean one resource.
+    pub(crate) fn tells_resources_apart(&self, caller: &Caller) -> bool {
+        self.rights.entitlement(caller).is_some() || self.limits.tell_resources_apart()
+    }
+
     /// Makes this gate the newest: streams of callers that it does not know end.
     pub fn publish(&self) {
         self.newest.send_replace(self.authenticator.clone());

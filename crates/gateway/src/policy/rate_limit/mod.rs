@@ -125,6 +125,15 @@ impl RateLimits {
         Self { limits: read(limits), buckets, addresses, cancellations }
     }
 
+    /// Whether a limit counts each resource by itself.
+    pub(crate) fn tell_resources_apart(&self) -> bool {
+        let counts_resources = |limit: &RateLimit| {
+            let is_rest = |request: &Countable| matches!(request, Countable::Rest(_));
+            limit.config.per.contains(&Per::Prompt) && limit.config.methods.iter().any(is_rest)
+        };
+        self.limits.iter().any(counts_resources)
+    }
+
     /// Counts a request before authentication, by its IP address.
     ///
     /// # Errors

@@ -36,6 +36,7 @@ use domain::rest::{RestCapabilities, RestList, RestRequest};
 use domain::rights::{Allowed, PromptRef};
 use domain::tool::{FIND_PROMPT, FIND_SKILL, READ_SKILL, USE_PROMPT};
 use domain::unix_time::UnixSeconds;
+use domain::uri::normal_form::normal;
 use domain::{skill, uri};
 
 /// The upstream of `[rest]`, as an endpoint serves it.
@@ -110,8 +111,9 @@ impl RestUpstream<'_> {
             version: None,
         };
         let CallContext { call, record, .. } = context;
-        let is_foreign =
-            request.is_of_resource() && !self.may_have(&self.router.catalog(), &request.name);
+        let is_foreign = (request.is_of_resource()
+            && !self.may_have(&self.router.catalog(), &request.sent_name))
+            || (request.is_ambiguous && self.router.gate.tells_resources_apart(&call.caller));
         let resolution = if is_foreign { Resolution::Unknown } else { Resolution::Listed(target) };
         let authorized = self.router.gate.authorize(call, record, resolution).await;
         let authorized = authorized.map_err(|fault| as_unknown(fault, request, call))?;
@@ -315,18 +317,21 @@ impl RestUpstream<'_> {
         let upstream = self.upstream.config().id.as_str();
         let elements = elements(result, list)?;
         let names = elements.elements().map(|element| {
-            element.get(list.name).and_then(Json::as_str).unwrap_or_default().into_owned()
+            let name = element.get(list.name).and_then(Json::as_str).unwrap_or_default();
+            if list.member == "tools" { Some(name.into_owned()) } else { normal(&name) }
         });
-        let names: Vec<String> = names.collect();
+        let names: Vec<Option<String>> = names.collect();
         let mut refs = names.iter().map(|name| PromptRef {
             upstream,
-            raw_name: name,
+            raw_name: name.as_deref().unwrap_or_default(),
             state: ApprovalState::Unchecked,
         });
-        match rights.allowed(&call.caller, Method::Rest, &mut refs) {
-            Allowed::All => None,
+        let allowed = rights.allowed(&call.caller, Method::Rest, &mut refs);
+        let is_clear = names.iter().map(Option::is_some);
+        match allowed {
+            Allowed::All => Some(is_clear.collect()),
             Allowed::None => Some(Vec::new()),
-            Allowed::Some(each) => Some(each),
+            Allowed::Some(each) => Some(each.iter().zip(is_clear).map(|(a, b)| *a && b).collect()),
         }
     }
 
@@ -426,7 +431,7 @@ fn as_unknown(fault: Fault, request: &RestRequest, call: &Call) -> Fault {
         Some(ForeignMethod::CallTool) => RequestFault::UnknownTool.into(),
         _ if of_resource => {
             let is_modern = call.client.mode == ServerRequestMode::InputRequired;
-            RequestFault::unknown_resource(is_modern, &request.name).into()
+            RequestFault::unknown_resource(is_modern, &request.sent_name).into()
         }
         _ => RequestFault::MethodNotFound.into(),
     }

@@ -28,6 +28,7 @@ use domain::json::{Json, JsonKind};
 use domain::name::UpstreamId;
 use domain::percent;
 use domain::skill::{SkillFile, checked_path, public_uri};
+use domain::uri::normal_form::normal;
 
 /// The part of a skill that a call asks for.
 pub(super) struct AskedSkill<'a> {
@@ -199,7 +200,8 @@ pub(super) fn is_file(
     let respelled = decoded.split_once("://");
     let respelled =
         respelled.map(|(scheme, path)| [scheme, "://", &percent::encoded_path(path)].concat());
-    let spellings = std::iter::once(plain).chain(respelled.as_deref());
+    let normal = normal(plain);
+    let spellings = std::iter::once(plain).chain(respelled.as_deref()).chain(normal.as_deref());
     spellings.filter_map(checked_path).any(|path| {
         let public = public_uri(prefix, &path);
         catalog.skills.find(&public, SkillPart::File, |_| true).is_some()

@@ -1,11 +1,13 @@
 //! Unsafe URIs: those in prompts that can run code in a client that opens them, and those that
 //! servers resolve to others.
 
-use super::document::Document;
-use super::json::Json;
-use super::json::object::write_object;
-use super::name::is_hidden;
-use super::percent;
+pub mod normal_form;
+
+use crate::document::Document;
+use crate::json::Json;
+use crate::json::object::write_object;
+use crate::name::is_hidden;
+use crate::percent;
 
 /// The media types that a `data:` URI may have: types that clients display and do not run.
 const SAFE_DATA: [&str; 4] = ["image/", "audio/", "video/", "text/plain"];
@@ -62,7 +64,7 @@ fn is_foreign(byte: u8) -> bool {
 }
 
 /// Whether the text begins with a percent-encoded byte.
-fn is_encoded(text: &str) -> bool {
+pub(crate) fn is_encoded(text: &str) -> bool {
     let digits = text.as_bytes().get(1..3);
     digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
 }
@@ -160,8 +162,8 @@ pub fn without(result: Json<'_>, name: &str, omitted: &[usize]) -> Document {
 
 #[cfg(test)]
 mod tests {
-    use super::super::content::inspect_result;
     use super::*;
+    use crate::content::inspect_result;
 
     #[test]
     fn u17_uris_that_run_code_are_unsafe_in_every_spelling() {
