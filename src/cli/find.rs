@@ -11,7 +11,7 @@ use super::args::FindQuery;
 use super::audit::folder;
 use super::evidence;
 use super::failure::Failure;
-use super::output::{Column, print, printable_line, table};
+use super::output::{Column, print, printable_json, printable_line, table};
 use audit::question::{Answers, Question};
 use audit::search::{DENIED, EventKinds, Find, Live, LogEntry, SearchResult, find};
 use config::Records;
@@ -130,7 +130,8 @@ fn follow(mut live: Live, wanted: &Find, args: &FindQuery) -> Result<(), Failure
 }
 
 fn json_lines(entries: &[LogEntry]) -> String {
-    entries.iter().map(|entry| json!(entry).to_string()).collect::<Vec<_>>().join("\n")
+    let line = |entry: &LogEntry| printable_json(&json!(entry).to_string());
+    entries.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
 /// One line for each entry: time, subject, caller, outcome, details.

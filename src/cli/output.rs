@@ -15,8 +15,32 @@ impl Output {
     /// # Errors
     /// As [`print()`].
     pub(super) fn print(&self, json: &Value, text: &str) -> Result<(), Failure> {
-        if self.json { print(&format!("{json:#}")) } else { print(text) }
+        if self.json { print_json(json) } else { print(text) }
     }
+}
+
+/// Prints JSON, laid out for people, without a character that controls a terminal.
+///
+/// # Errors
+/// As [`print()`].
+pub(super) fn print_json(json: &Value) -> Result<(), Failure> {
+    print(&printable_json(&format!("{json:#}")))
+}
+
+/// Returns JSON text with control and hidden characters escaped (RFC 8259, section 7): they occur
+/// in its strings alone, but for line feeds. The value is the same.
+pub(super) fn printable_json(json: &str) -> String {
+    let mut out = String::with_capacity(json.len());
+    for c in json.chars() {
+        if is_hidden(c) && c != '\n' {
+            let mut units = [0; 2];
+            let units = c.encode_utf16(&mut units).iter();
+            out.extend(units.map(|unit| format!("\\u{unit:04x}")));
+        } else {
+            out.push(c);
+        }
+    }
+    out
 }
 
 /// Prints a text and a line feed to standard output. A reader that closed the pipe (`| head`) is
@@ -167,6 +191,15 @@ mod tests {
         let name = Column::new("NAME", "name");
         let forged = table(&[name], &[json!({"name": "a\n4711  ok\t\u{1b}"})]);
         assert_eq!(forged, "NAME\na\\n4711  ok\\t\\u{1b}");
+    }
+
+    #[test]
+    fn json_is_the_same_value_without_control_and_hidden_characters() {
+        let value = json!({"a\u{9b}31m": ["b\u{202e}\u{1b}\n\t", "\u{e0041}\u{7f}", "é😀\"\\"]});
+        let printed = printable_json(&format!("{value:#}"));
+        assert!(!printed.chars().any(|c| is_hidden(c) && c != '\n'), "{printed:?}");
+        assert!(printed.contains("a\\u009b31m") && printed.contains("é😀"), "{printed}");
+        assert_eq!(serde_json::from_str::<Value>(&printed).unwrap(), value);
     }
 
     #[test]

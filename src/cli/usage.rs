@@ -12,7 +12,7 @@ use super::args::{LineOrder, UsageBy, UsageQuery};
 use super::evidence;
 use super::failure::Failure;
 use super::load::demand;
-use super::output::{Column, millis, print, printable, table};
+use super::output::{Column, millis, print, print_json, printable, table};
 use admin::sheet::cell;
 use audit::question::Question;
 use audit::usage::{
@@ -60,7 +60,7 @@ pub(super) fn run(args: &UsageQuery) -> Result<(), Failure> {
         return print(csv(args.by, &report).trim_end());
     }
     if args.json {
-        return print(&format!("{:#}", json!(report)));
+        return print_json(&json!(report));
     }
     print(&(text(args.by, &report) + more(is_more)))
 }
@@ -188,7 +188,7 @@ fn unused(
     let is_more = unused.len() > limit(args);
     unused.truncate(limit(args));
     if args.json {
-        return print(&format!("{:#}", json!({"unused": unused, "partial": is_partial})));
+        return print_json(&json!({"unused": unused, "partial": is_partial}));
     }
     if unused.is_empty() {
         return print("every prompt that was ever used was used in this period");
