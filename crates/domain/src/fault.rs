@@ -348,6 +348,14 @@ pub enum UpstreamFaultKind {
     /// The text names the member or the rule that is violated, and never repeats content.
     #[error("the response violates the protocol: {0}")]
     Protocol(String),
+    /// A template of a library takes too many steps, or reads too much text, with the arguments of
+    /// the call.
+    #[error("rendering takes too long with these arguments")]
+    TooCostly,
+    /// A source (a git repository, a prompt store) has what the operator's settings do not let be
+    /// served, such as an unsigned commit. The text is for operators.
+    #[error("has nothing that may be served at present")]
+    NotServed(String),
     /// As [`Self::Protocol`]; `shown` is what the upstream sent, for operators only.
     #[error("the response violates the protocol: {what}")]
     NoMessage { what: &'static str, shown: String },
@@ -510,6 +518,7 @@ impl UpstreamFaultKind {
                 return format!("{self}: {}", excerpt(shown));
             }
             Self::Protocol(detail) => return format!("protocol violation: {detail}"),
+            Self::NotServed(detail) => return detail.clone(),
             Self::NoMessage { what, shown } => {
                 return format!("protocol violation: {what}: {shown}");
             }
@@ -593,6 +602,8 @@ impl UpstreamFaultKind {
             | Self::Internal(_)
             | Self::NoToken { .. }
             | Self::Protocol(_)
+            | Self::NotServed(_)
+            | Self::TooCostly
             | Self::NoMessage { .. }
             | Self::Moved { .. }
             | Self::NotApproved { .. }
@@ -633,7 +644,9 @@ impl UpstreamFaultKind {
             Self::NoToken { fault, .. } => fault.reason(),
             Self::Status { .. } | Self::Paused { .. } | Self::Moved { .. } => "upstream_http_error",
             Self::TooLarge { .. } => "upstream_too_large",
-            Self::Protocol(_) | Self::NoMessage { .. } => "upstream_protocol_error",
+            Self::Protocol(_) | Self::NotServed(_) | Self::TooCostly | Self::NoMessage { .. } => {
+                "upstream_protocol_error"
+            }
             Self::PaginationLimit(_) => "pagination_limit",
             Self::NotApproved { .. } => "not_approved",
             Self::Error { .. } => "upstream_error",
@@ -736,6 +749,27 @@ impl From<FrameError> for Fault {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn details_for_operators_are_in_the_diagnosis_and_not_in_the_message_for_callers() {
+        use UpstreamFaultKind as Kind;
+        let detail = || "add the key to trusted_keys".to_owned();
+        for kind in [
+            Kind::Unavailable(detail()),
+            Kind::Reset(detail()),
+            Kind::Internal(detail()),
+            Kind::NotServed(detail()),
+            Kind::PaginationLimit(detail()),
+            Kind::NoToken { fault: TokenFault::NoLogin, detail: detail() },
+            Kind::NoMessage { what: "no JSON", shown: detail() },
+            Kind::Status { status: 500, shown: detail() },
+            Kind::Moved { status: 302, location: detail() },
+        ] {
+            assert!(!kind.to_string().contains("trusted_keys"), "{kind}");
+            assert!(kind.diagnosis().contains("trusted_keys"), "{kind:?}");
+            assert!(kind.is_logged(), "its detail is found by an id: {kind:?}");
+        }
+    }
 
     #[test]
     fn streams_are_refused_for_good_by_what_says_so() {

@@ -364,6 +364,7 @@ pub fn without_secrets(kind: Kind, secrets: &Secrets) -> Kind {
         Kind::Reset(detail) => Kind::Reset(clean(detail)),
         Kind::NoToken { fault, detail } => Kind::NoToken { fault, detail: clean(detail) },
         Kind::Protocol(detail) => Kind::Protocol(clean(detail)),
+        Kind::NotServed(detail) => Kind::NotServed(clean(detail)),
         Kind::Moved { status, location } => Kind::Moved { status, location: clean(location) },
         Kind::PaginationLimit(detail) => Kind::PaginationLimit(clean(detail)),
         Kind::Internal(detail) => Kind::Internal(clean(detail)),

@@ -475,6 +475,7 @@ mod tests {
             error(-32602),
             unapproved(false),
             Kind::TooLarge { limit: 1 },
+            Kind::TooCostly,
             Kind::Busy,
             Kind::Unavailable(String::new()),
         ];

@@ -125,14 +125,14 @@ impl GitSource {
     ///
     /// # Errors
     /// [`Kind::Unavailable`] when the remote cannot be reached, or git or the state folder not be
-    /// used; [`Kind::Protocol`] when the commit is refused. The commit before is as it was.
+    /// used; [`Kind::NotServed`] when the commit is refused. The commit before is as it was.
     pub(crate) async fn refresh(&self) -> Result<GitTree, Kind> {
         let lock = Arc::new(self.lock().await?);
         let before = self.kept().await;
         let refreshed = self.newest(before.clone(), &lock).await;
         refreshed.map(|kept| self.served_now(kept)).map_err(|kind| match (kind, before) {
             (Kind::Unavailable(why), Some(kept)) => Kind::Unavailable(still_served(&why, &kept)),
-            (Kind::Protocol(why), Some(kept)) => Kind::Protocol(still_served(&why, &kept)),
+            (Kind::NotServed(why), Some(kept)) => Kind::NotServed(still_served(&why, &kept)),
             (kind, _) => kind,
         })
     }
@@ -246,7 +246,7 @@ impl GitSource {
         let ids = String::from_utf8_lossy(&ids.map_err(unavailable)?).into_owned();
         let mut ids = ids.lines().filter(|id| is_object(id)).map(str::to_owned);
         let (Some(object), Some(commit)) = (ids.next(), ids.next()) else {
-            return Err(Kind::Protocol("the reference names no commit".to_owned()));
+            return Err(Kind::NotServed("the reference names no commit".to_owned()));
         };
         self.verify(tip, &object, &commit).await?;
         let files = self.files(&commit).await?;
@@ -267,7 +267,7 @@ impl GitSource {
         };
         let served = blocking(serving).await.map_err(internal)?;
         let served =
-            served.ok_or_else(|| Kind::Protocol("git lost a file of the commit".into()))?;
+            served.ok_or_else(|| Kind::NotServed("git lost a file of the commit".into()))?;
         served.map_err(|error| self.unwritable(&error))
     }
 
@@ -292,7 +292,7 @@ impl GitSource {
             () = outgrown(self.repository().join("objects/pack")) => {
                 self.discard().await;
                 let limit = MAX_OBJECTS >> 20;
-                Err(Kind::Protocol(format!("the repository has more than {limit} MiB")))
+                Err(Kind::NotServed(format!("the repository has more than {limit} MiB")))
             }
         }
     }
@@ -337,7 +337,7 @@ impl GitSource {
             let event = AuditEvent::new("commit_refused").text("upstream", &self.upstream);
             self.audit.note(event.text("commit", commit).text("reason", &refused));
         }
-        Err(Kind::Protocol(refused))
+        Err(Kind::NotServed(refused))
     }
 
     /// Lists the files of a commit in the configured folder.
@@ -346,19 +346,19 @@ impl GitSource {
         let tree = format!("{commit}:{path}");
         let finding = self.call(["rev-parse", "--verify", &tree], Vec::new(), MAX_TEXT);
         if finding.run().await.is_err() {
-            return Err(Kind::Protocol(format!("the commit has no folder {path:?}")));
+            return Err(Kind::NotServed(format!("the commit has no folder {path:?}")));
         }
         // With the folders, so that those without files count.
         let listing = ["ls-tree", "-r", "-t", "-l", "-z", &tree];
         let listed = self.read(self.call(listing, Vec::new(), MAX_LISTING)).await;
         let listed = listed.map_err(|error| match error {
-            GitError::TooMuch(_) => Kind::Protocol(
+            GitError::TooMuch(_) => Kind::NotServed(
                 "the folder has too many files or folders; name a smaller one with `path`"
                     .to_owned(),
             ),
             error => unavailable(error),
         })?;
-        TreeFiles::read(&listed, self.max_file, self.max_all).map_err(Kind::Protocol)
+        TreeFiles::read(&listed, self.max_file, self.max_all).map_err(Kind::NotServed)
     }
 
     /// Runs git on what was fetched, or fetches it. Where git fails, the repository is discarded.

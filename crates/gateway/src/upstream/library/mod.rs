@@ -232,8 +232,8 @@ impl LibrarySnapshot {
     ///
     /// # Errors
     /// [`Kind::Error`] with -32602 for an unknown prompt, [`Kind::NotApproved`] for another source,
-    /// [`Kind::TooLarge`] when the result exceeds `max_message`, [`Kind::Protocol`] when rendering
-    /// fails or takes too long.
+    /// [`Kind::TooLarge`] when the result exceeds `max_message`, [`Kind::TooCostly`] or
+    /// [`Kind::Protocol`] when rendering takes too long or fails.
     pub fn get(
         &self,
         name: &str,
@@ -253,7 +253,8 @@ impl LibrarySnapshot {
         let rendered = prompt.compiled.render(&arguments, self.max_message);
         document(rendered.map_err(|error| match error {
             RenderError::TooLarge => Kind::TooLarge { limit: self.max_message },
-            _ => Kind::Protocol(error.to_string()),
+            RenderError::OutOfFuel => Kind::TooCostly,
+            RenderError::Failed => Kind::Protocol(error.to_string()),
         })?)
     }
 

@@ -189,7 +189,7 @@ impl StoreReader {
             else {
                 let store = self.store.kind.name();
                 let what = format!("the answer is no list of prompts of {store}; check url");
-                return Err(Kind::Protocol(what));
+                return Err(Kind::NotServed(what));
             };
             for row in rows {
                 match row {
