@@ -12,7 +12,7 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::skills::name_of;
-use crate::upstream::{MODERN, Plan, Prompt, SERVICE, Transport};
+use crate::upstream::{CANDIDATE, MODERN, Plan, Prompt, ROLLED_OUT, SERVICE, Transport};
 use crate::vault;
 
 /// The host of the gateway.
@@ -75,6 +75,8 @@ pub struct Scenario {
     pub limit: (f64, usize),
     /// Whether what was approved is served while an upstream offers others or is gone.
     pub has_snapshot: bool,
+    /// When rollouts step back: more than this share of so many last gets has failed.
+    pub step_back: (f64, usize),
     pub faults: Faults,
 }
 
@@ -110,7 +112,7 @@ pub struct Faults {
 }
 
 /// The names of the faults, as the command line has them.
-pub const FAULTS: [&str; 15] = [
+pub const FAULTS: [&str; 16] = [
     "network",
     "moods",
     "disk",
@@ -126,6 +128,7 @@ pub const FAULTS: [&str; 15] = [
     "panics",
     "skills",
     "links",
+    "rollouts",
 ];
 
 #[derive(Clone, Debug)]
@@ -311,6 +314,7 @@ impl Scenario {
                 announces: rng.u8(..) < 200,
                 has_skills: false,
                 has_links: false,
+                has_rollout: false,
             }
         });
         let mut upstreams: Vec<_> = upstreams.collect();
@@ -353,6 +357,11 @@ impl Scenario {
         for plan in &mut upstreams {
             plan.has_links = plan.can_have_links() && own.bool();
         }
+        for plan in &mut upstreams {
+            plan.has_rollout = plan.can_have_rollout() && own.u8(..) < 200;
+        }
+        // From where any failure of two callers is enough, to several of each.
+        let step_back = own.choice([(0.0, 10), (0.1, 20), (0.2, 20)]).expect("one of them");
         Self {
             latencies: (0..8).map(|_| draw_latency(rng)).collect(),
             upstreams,
@@ -364,6 +373,7 @@ impl Scenario {
             // Enough for all pages of a list.
             limit: (rng.u64(2..40) as f64, rng.usize(12..60)),
             has_snapshot,
+            step_back,
             faults: Faults {
                 network: happens(rng),
                 moods: happens(rng),
@@ -417,6 +427,7 @@ impl Scenario {
             "panics" => faults.panics = false,
             "skills" => self.upstreams.iter_mut().for_each(|plan| plan.has_skills = false),
             "links" => self.upstreams.iter_mut().for_each(|plan| plan.has_links = false),
+            "rollouts" => self.upstreams.iter_mut().for_each(|plan| plan.has_rollout = false),
             "client" => drop(self.clients.pop()),
             "upstream" => drop(self.upstreams.pop()),
             "half" => self.chaos /= 2,
@@ -531,6 +542,14 @@ impl Scenario {
             if plan.has_links {
                 toml.push_str("links = \"sealed\"\n");
             }
+        }
+        let (share, over) = self.step_back;
+        for Plan { id, .. } in self.upstreams.iter().filter(|plan| plan.has_rollout) {
+            let _ = write!(
+                toml,
+                "[[rollouts]]\nprompt = \"{id}__{ROLLED_OUT}\"\nto = \"{CANDIDATE}\"\nshare = 1\n\
+                 step_back = {{ share = {share:.1}, over = {over} }}\n"
+            );
         }
         toml + "[end]\n"
     }

@@ -23,6 +23,7 @@ use crate::client::{Client, Listener, Outcome};
 use crate::disk::Faults as DiskFaults;
 use crate::machine::{Machine, trace};
 use crate::plan::{Approvals, GATEWAY, HOME, IN_FLIGHT, Rules, STORE, Scenario, audit_of, home_of};
+use crate::rollouts;
 use crate::skills::{FILES, NAMES, SKILL_FILE, public};
 use crate::store::Store;
 use crate::upstream::{Mood, Plan, Prompt, Transport, Upstream};
@@ -290,6 +291,7 @@ async fn check_calm(gateway: &Gateway, clients: &[Arc<Mutex<Client>>], rng: &mut
         check_client(world, &mut client).await;
         check_skills(world, &mut client).await;
     }
+    check_rollouts(gateway, rng).await;
     check_provoked(world, clients, rng).await;
     let listeners = listen(world, clients).await;
     sleep(Duration::from_secs(10)).await;
@@ -337,6 +339,21 @@ async fn get_changed_prompts(world: &World, clients: &[Arc<Mutex<Client>>]) {
             client.get(&format!("{}__{name}", upstream.plan().id)).await;
         }
     }
+}
+
+/// Checks the rollouts, with callers that may get their prompts.
+async fn check_rollouts(gateway: &Gateway, rng: &mut Rng) {
+    let world = &gateway.world;
+    let plans = world.scenario.upstreams.iter();
+    let rolled_out = plans.filter(|plan| plan.has_rollout).map(|plan| plan.id.clone());
+    let mut rules = gateway.rules().clone();
+    let closed = rolled_out.filter(|id| !rules.is_disabled(id) && !rules.open.contains(id));
+    let closed: Vec<_> = closed.collect();
+    if !closed.is_empty() {
+        rules.open.extend(closed);
+        gateway.apply(rules).await;
+    }
+    rollouts::check(world, rng).await;
 }
 
 async fn listen(world: &World, clients: &[Arc<Mutex<Client>>]) -> Vec<Listener> {

@@ -59,6 +59,8 @@ pub struct Plan {
     pub has_skills: bool,
     /// Whether its prompts link to resources of its own, and the gateway seals these links.
     pub has_links: bool,
+    /// Whether it has a prompt in two versions, of which all callers are to get the new one.
+    pub has_rollout: bool,
 }
 
 /// How the gateway reaches it.
@@ -76,6 +78,10 @@ pub enum Transport {
 }
 
 pub const MODERN: &str = "2026-07-28";
+
+/// The prompt that has another version, and the label of that one.
+pub const ROLLED_OUT: &str = "open-rolled-out";
+pub const CANDIDATE: &str = "candidate";
 
 /// The beginning of the URIs of notes, each of which one prompt links to.
 pub const NOTES: &str = "note:///";
@@ -210,9 +216,12 @@ impl Upstream {
         on_violation: impl Fn(String) + Send + Sync + 'static,
     ) -> Self {
         let mut prompts = BTreeMap::new();
-        for number in 0..rng.usize(1..12) {
+        let numbered = (0..rng.usize(1..12)).map(|number| {
             let kind = if rng.u8(..) < 80 { "secret" } else { "open" };
-            let name = format!("{kind}-{number}");
+            format!("{kind}-{number}")
+        });
+        let versions = plan.has_rollout.then(|| [ROLLED_OUT.to_owned(), candidate()]);
+        for name in numbered.chain(versions.into_iter().flatten()) {
             let description = format!("{name} of {} in version 0", plan.id);
             prompts.insert(name.clone(), Prompt { name, description });
         }
@@ -906,7 +915,9 @@ impl Upstream {
         }
         let mut messages = messages(&text);
         if let Some(all) = messages["messages"].as_array_mut().filter(|_| self.0.plan.has_links) {
-            let uri = [NOTES, name].concat();
+            // All versions of a prompt have one note.
+            let plain = name.split_once('@').map_or(name, |(plain, _)| plain);
+            let uri = [NOTES, plain].concat();
             let link = json!({"type": "resource_link", "uri": uri, "name": "note"});
             all.push(json!({"role": "user", "content": link}));
         }
@@ -1000,6 +1011,12 @@ impl Plan {
         is_remote && self.revision >= "2025-06-18" && !self.needs_approval
     }
 
+    /// Whether such an upstream can have a rollout: one that answers every caller, with texts that
+    /// nobody has to approve.
+    pub fn can_have_rollout(&self) -> bool {
+        self.transport == Transport::Http && !self.acts_as_caller && !self.needs_approval
+    }
+
     /// The note of a prompt, which it links to, as a caller gets it; as all get it, for `None`.
     pub fn note(&self, name: &str, caller: Option<&str>) -> String {
         format!("{} keeps a note of {name} for {}", self.id, caller.unwrap_or("all"))
@@ -1010,6 +1027,11 @@ impl Plan {
         let is_modern = self.revision == MODERN && !self.lists_per_caller;
         self.transport == Transport::Library || is_modern
     }
+}
+
+/// The name of the new version of the prompt that has two.
+pub fn candidate() -> String {
+    format!("{ROLLED_OUT}@{CANDIDATE}")
 }
 
 impl Prompt {

@@ -26,7 +26,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::machine::trace;
 use crate::plan::{CallerPlan, ClientPlan, ClientTransport, FLOOD, PROVOKER, address_of};
-use crate::upstream::{MODERN, Prompt};
+use crate::upstream::{MODERN, Prompt, ROLLED_OUT, candidate};
 use crate::world::{Observer, SeenList, World};
 use channel::Channel;
 use events::Events;
@@ -259,7 +259,12 @@ impl Client {
     fn check_text(&self, public: &str, nonce: &str, result: &Value, sent: Instant) {
         let text = result["messages"][0]["content"]["text"].as_str().unwrap_or_default();
         let (upstream, name) = public.split_once("__").unwrap_or_default();
-        let is_own = text.starts_with(&format!("{upstream} says {name} of {upstream} in version "))
+        // With a rollout, the text is that of a version.
+        let other = (name == ROLLED_OUT).then(candidate);
+        let is_of = |name: &str| {
+            text.starts_with(&format!("{upstream} says {name} of {upstream} in version "))
+        };
+        let is_own = (is_of(name) || other.as_deref().is_some_and(is_of))
             && text.ends_with(&format!(" for {nonce}"));
         if !is_own {
             let why = format!("{} got {result} for {public} and {nonce}", self.plan.name);
@@ -725,18 +730,30 @@ impl Client {
         while tasks.join_next().await.is_some() {}
     }
 
-    /// Gets a prompt with an argument that makes its upstream fail, over and over.
-    pub async fn provoke(world: Arc<World>, rng: Rng, name: &str) {
-        const TIMES: usize = 12;
+    /// A client that does nothing by itself. Gets of one whose name begins with [`PROVOKER`] make
+    /// their upstream fail.
+    pub fn idle(world: Arc<World>, rng: Rng, name: String, caller: usize) -> Self {
         let plan = ClientPlan {
-            name: PROVOKER.to_owned(),
-            caller: world.scenario.callers.len() - 1,
+            name,
+            caller,
             host: IpAddr::V4(Ipv4Addr::new(127, 0, 6, 0)),
             transport: ClientTransport::Http,
             revision: MODERN,
             answers: false,
         };
-        let mut client = Self::new(plan, world, rng);
+        Self::new(plan, world, rng)
+    }
+
+    /// Connects anew, to this replica.
+    pub async fn move_to(&mut self, replica: usize) {
+        self.connection = self.connect_to(replica).await;
+    }
+
+    /// Gets a prompt with an argument that makes its upstream fail, over and over.
+    pub async fn provoke(world: Arc<World>, rng: Rng, name: &str) {
+        const TIMES: usize = 12;
+        let caller = world.scenario.callers.len() - 1;
+        let mut client = Self::idle(world, rng, PROVOKER.to_owned(), caller);
         for _ in 0..TIMES {
             client.get(name).await;
         }
