@@ -7,6 +7,7 @@ use access::RuleSet;
 use admin::hosts::{FileEntry, Format, with_entry};
 use base::seal::{SealKeys, Sealer, TokenKind};
 use config::Settings;
+use config::labels::{self, LabelFile, LabelMove};
 use config::lock::Lock;
 use domain::approval::template::{MAX_FORM, differing_form, fill, is_filled, template};
 use domain::approval::{canonical_text, markdown};
@@ -22,6 +23,7 @@ use domain::request_state::RequestState;
 use domain::revision::Revision;
 use domain::server_request::{ELICIT, Presentation, ROOTS, SAMPLE, ServerRequest};
 use domain::translate;
+use domain::uri::{self, normal_form};
 use domain::{line_decoder, sse_decoder};
 use gateway::net::jwks::KeySet;
 use gateway::upstream::library::{LibraryLabels, LibrarySnapshot};
@@ -143,6 +145,38 @@ pub fn names(data: &[u8]) {
             assert_eq!(first == second, (left, one) == (right, other), "{first} {second}");
         }
     }
+}
+
+/// A normal form is its own, and has no spelling that servers may read differently.
+pub fn uris(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    for spelling in text.lines() {
+        let Some(form) = normal_form::normal(spelling) else { continue };
+        assert_eq!(normal_form::normal(&form).as_ref(), Some(&form), "{spelling}");
+        assert!(!uri::is_resolved(&form), "{form}");
+    }
+}
+
+/// A file of labels is read whole or not at all; a move leaves a file that is read again, with the
+/// label moved.
+pub fn labels(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    let moving = LabelMove {
+        prompt: "refund".to_owned(),
+        label: "candidate".to_owned(),
+        version: 7,
+        by: "ada".to_owned(),
+        why: None,
+    };
+    let Ok((after, from)) = labels::moved(&text, &moving) else { return };
+    let (before, after) = (LabelFile::parse(&text), LabelFile::parse(&after));
+    let (before, mut after) = (before.expect("it was moved"), after.expect("it was written"));
+    let labels = after.prompts.get_mut("refund").expect("its labels");
+    assert_eq!(labels.insert("candidate".to_owned(), 0), Some(7));
+    let known = before.prompts.get("refund").and_then(|labels| labels.get("candidate"));
+    assert_eq!(known.copied(), from);
+    let others = |file: &LabelFile| file.prompts.keys().filter(|name| *name != "refund").count();
+    assert_eq!(others(&before), others(&after));
 }
 
 /// No bytes are a token of ours; a place that can be read is written as it was.

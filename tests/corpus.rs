@@ -9,13 +9,14 @@ use std::path::{Path, PathBuf};
 /// A fuzz target: its name, which is also that of its corpus, and its body.
 type Target = (&'static str, fn(&[u8]));
 
-const TARGETS: [Target; 14] = [
+const TARGETS: [Target; 16] = [
     ("approval", bodies::approval),
     ("cedar", bodies::cedar),
     ("cursor", bodies::cursor),
     ("host_file", bodies::host_file),
     ("json", bodies::json),
     ("jwks", bodies::jwks),
+    ("labels", bodies::labels),
     ("library", bodies::library),
     ("lock", bodies::lock),
     ("names", bodies::names),
@@ -24,6 +25,7 @@ const TARGETS: [Target; 14] = [
     ("state", bodies::state),
     ("stdio", bodies::stdio),
     ("translate", bodies::translate),
+    ("uris", bodies::uris),
 ];
 
 fn fuzz(folder: &str) -> PathBuf {
@@ -126,4 +128,14 @@ fn lines_may_be_cut_anywhere() {
 #[test]
 fn what_is_written_for_others_is_as_good_as_what_came() {
     replay("translate");
+}
+
+#[test]
+fn a_uri_has_one_normal_form() {
+    replay("uris");
+}
+
+#[test]
+fn a_moved_label_is_read_back_and_others_stay() {
+    replay("labels");
 }
