@@ -331,8 +331,8 @@ fn a_folder_has_at_most_twenty_files_and_a_crowded_one_no_more_than_before() {
     assert_eq!(folders, BTreeMap::from(crowded));
 }
 
-/// Files that import from the `mod.rs` or `lib.rs` of their own folder, which imports from them: the
-/// file is root and roof. Each commit may lower the number.
+/// Files that import from the `mod.rs` or `lib.rs` of their own folder, which imports from them:
+/// the file is root and roof. Each commit may lower the number.
 const ROOFS: usize = 72;
 
 #[test]

@@ -1,7 +1,7 @@
 //! Templates: texts of which parts are the arguments of a get.
 //!
-//! A template is learnt from texts for markers, and compared piece by piece: the text of a get is the
-//! approved one if it is the template with the arguments of the get in its places.
+//! A template is learnt from texts for markers, and compared piece by piece: the text of a get is
+//! the approved one if it is the template with the arguments of the get in its places.
 
 use std::borrow::Cow;
 
@@ -95,9 +95,9 @@ pub fn template(text: &str, markers: &[(String, String)]) -> Option<String> {
     Some(template.into_owned())
 }
 
-/// Fills a template in with arguments: what is filled in is not looked at again. Returns a canonical
-/// text; `None` if it would have more than `most` bytes, since a place may stand in the template as
-/// often as its author likes.
+/// Fills a template in with arguments: what is filled in is not looked at again. Returns a
+/// canonical text; `None` if it would have more than `most` bytes, since a place may stand in the
+/// template as often as its author likes.
 pub fn fill(template: &str, arguments: Json<'_>, most: usize) -> Option<String> {
     let values = Values::of(arguments);
     let length = values.pieces(template).map(|piece| piece.filled.len());

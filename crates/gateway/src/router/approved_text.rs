@@ -38,8 +38,8 @@ impl Default for VerifiedTexts {
 
 impl VerifiedTexts {
     /// Compares the text of a checked result with what is approved. `treat` does to a result what
-    /// was done to this one: an argument may be percent-encoded in a URI by a repair, say. A text of
-    /// more than `most` bytes is no approved one.
+    /// was done to this one: an argument may be percent-encoded in a URI by a repair, say. A text
+    /// of more than `most` bytes is no approved one.
     ///
     /// # Errors
     /// The result's text, if the texts differ.

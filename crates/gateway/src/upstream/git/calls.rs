@@ -1,5 +1,5 @@
-//! Calls of git: with our configuration alone, within bounds, at addresses that are allowed, and with
-//! passwords that only git gets.
+//! Calls of git: with our configuration alone, within bounds, at addresses that are allowed, and
+//! with passwords that only git gets.
 
 use std::ffi::OsString;
 use std::net::IpAddr;

@@ -64,8 +64,8 @@ pub(super) const MAX_FILES: usize = 20_000;
 const MAX_REASONS: usize = 50;
 
 impl TreeFiles {
-    /// Reads the output of `git ls-tree -r -t -l -z`. Links and submodules are left out, as are files
-    /// of more than `max_file` bytes; dot-files are, without a reason, as in any library.
+    /// Reads the output of `git ls-tree -r -t -l -z`. Links and submodules are left out, as are
+    /// files of more than `max_file` bytes; dot-files are, without a reason, as in any library.
     ///
     /// # Errors
     /// There are more than [`MAX_FILES`], or more than `max_all` bytes together.

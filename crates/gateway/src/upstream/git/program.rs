@@ -41,8 +41,8 @@ pub(crate) enum GitError {
 /// Seconds of processor time of each process of git: to unpack and check 256 MiB takes a third.
 const PROCESSOR: u32 = 60;
 
-/// KiB of address space of each process of git: a pack of 256 MiB needs two thirds, and the smallest
-/// container of the gateway has 1 GiB.
+/// KiB of address space of each process of git: a pack of 256 MiB needs two thirds, and the
+/// smallest container of the gateway has 1 GiB.
 const ADDRESS_SPACE: u32 = 512 << 10;
 
 /// Bytes of standard error that are kept.

@@ -4,8 +4,8 @@
 //! memory.
 //!
 //! An operation that makes a value out of others, or reads them, gets a filter behind each of them,
-//! which counts their bytes ([`super::budget`]). Statements and operators that cannot be counted are
-//! refused.
+//! which counts their bytes ([`super::budget`]). Statements and operators that cannot be counted
+//! are refused.
 
 use minijinja::Environment;
 use minijinja::machinery::{Token, tokenize};

@@ -217,8 +217,8 @@ impl Conversation {
         }
     }
 
-    /// Whether changes of its tools and of its resources are wanted and announced. The extension for
-    /// skills has no notification, but their files are resources, which may be listed.
+    /// Whether changes of its tools and of its resources are wanted and announced. The extension
+    /// for skills has no notification, but their files are resources, which may be listed.
     fn rest_notifications(&self, transport: &UpstreamTransport) -> [bool; 2] {
         let wants_rest = transport.correlator().wants_rest();
         let Some(rest) = &self.capabilities.rest else { return [false; 2] };
