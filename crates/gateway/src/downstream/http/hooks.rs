@@ -84,7 +84,8 @@ impl Hooks {
     ///
     /// # Errors
     /// `not_found` if it is not signed by that upstream, whether there is one or not;
-    /// `rate_limited` for those after too many, and for secrets that are sent themselves; the faults of a body that cannot be read.
+    /// `rate_limited` for those after too many, and for secrets that are sent themselves; the
+    /// faults of a body that cannot be read.
     pub(crate) async fn take(
         &self,
         head: &Parts,
