@@ -190,6 +190,36 @@ async fn a_failing_call_is_logged_in_its_trace_with_who_asked_and_what_the_upstr
 }
 
 #[tokio::test]
+async fn what_an_upstream_repeats_of_an_argument_is_in_no_line_of_the_log() {
+    let collector = Collector::start().await;
+    let upstream = Upstream::modern(|asked| {
+        let word = asked.message["params"]["arguments"]["word"].as_str().unwrap_or_default();
+        let html = vec![("Content-Type", "text/html".to_owned())];
+        (asked.method() == "prompts/get").then(|| match word {
+            "canary-one" => asked.error(-32000, "no canary-one here"),
+            word => Scripted::Http(500, html, format!("<h1>{word}</h1>").into_bytes()),
+        })
+    })
+    .await;
+    let (process, _folder) = told(&collector.url(), &upstream.table("up")).await;
+    for (word, failure) in [("canary-one", "error -32000"), ("canary-two", "HTTP 500")] {
+        let params = json!({"name": "up__p", "arguments": {"word": word}});
+        process.client().ask_error("prompts/get", params).await;
+        collector
+            .until_some(|collector| {
+                let is_failure = |log: &LogRecord| {
+                    format!("{:?}", log.body).contains("call failed")
+                        && attribute(&log.attributes, "error").is_some_and(|e| e.ends_with(failure))
+                };
+                collector.logs().into_iter().find(is_failure)
+            })
+            .await;
+    }
+    assert!(!collector.heard_of("canary-"));
+    process.stop().await;
+}
+
+#[tokio::test]
 async fn x5_a_collector_that_hangs_or_is_not_there_stops_neither_calls_nor_the_end() {
     let hanging = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let gone = {

@@ -359,6 +359,20 @@ impl Request {
         }
     }
 
+    /// Whether it has values of the caller's own, which texts of upstreams may repeat.
+    pub fn has_values(&self) -> bool {
+        match self {
+            Self::Get { arguments, retry, .. } => arguments.is_some() || retry.is_some(),
+            Self::Complete { .. } | Self::Rest(_) => true,
+            Self::List { .. }
+            | Self::ListTools { .. }
+            | Self::Find { .. }
+            | Self::ListSkills { .. }
+            | Self::Skill { .. }
+            | Self::ReadLink { .. } => false,
+        }
+    }
+
     /// Returns the telemetry attribute for the name, and the name.
     pub fn attribute(&self) -> Option<(&'static str, &str)> {
         match self {

@@ -14,7 +14,7 @@ use domain::call::{Call, Request};
 use domain::caller::{Caller, Proof};
 use domain::chunks::Chunks;
 use domain::fair_share::Holder;
-use domain::fault::{Fault, TransportFault, UpstreamFault, UpstreamFaultKind};
+use domain::fault::{Fault, TransportFault, UpstreamFault};
 
 /// The record of one call; without content if the call is not recorded. A call that is dropped is
 /// completed as cancelled.
@@ -281,12 +281,7 @@ impl OpenRecord {
                 let event = event.text("outcome", fault.reason());
                 match fault {
                     Fault::Upstream(UpstreamFault { correlation: Some(id), kind, .. }) => {
-                        let error = match kind {
-                            // It may repeat values of arguments, as a status page may.
-                            UpstreamFaultKind::Error { code, .. } => format!("error {code}"),
-                            UpstreamFaultKind::Status { .. } => kind.to_string(),
-                            _ => kind.diagnosis(),
-                        };
+                        let error = kind.recorded();
                         event.text("correlation", &id.to_string()).text("error", &error)
                     }
                     _ => event,

@@ -139,7 +139,7 @@ impl<'a> PromptProbe<'a> {
             Some(template) => self.probe_template(&template).await,
             None => self.probe_twice(arguments).await,
         };
-        probed.unwrap_or_else(|fault| ProbedText::Failed(fault.to_string()))
+        probed.unwrap_or_else(|fault| ProbedText::Failed(fault.diagnosis()))
     }
 
     /// Returns sets of arguments with the values that the upstream completes, where these are few:

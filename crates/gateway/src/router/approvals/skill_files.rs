@@ -44,7 +44,7 @@ impl PromptProbe<'_> {
     /// Why the bytes of its entry cannot be had.
     async fn file(&self, file: &SkillFile, uri: &str) -> Result<Object, String> {
         let result = self.once(ProbeRequest::File { file, uri }).await;
-        let result = result.map_err(|fault| fault.to_string())?;
+        let result = result.map_err(|fault| fault.diagnosis())?;
         let bytes = file::verified(Json::accepted(&result), file)?;
         Ok(Object::File(bytes.into_owned().into()))
     }

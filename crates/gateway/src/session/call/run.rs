@@ -176,7 +176,10 @@ fn correlated(outcome: CallOutcome, call: &Call, lines: &FailureLines) -> CallOu
             let UpstreamFault { upstream, kind, .. } = &fault;
             if let Some(count) = lines.due(upstream, kind.reason(), Instant::now()) {
                 let (caller, prompt) = (call.caller.id(), call.request.prompt_name());
-                let (trace_id, error) = (call.forwarded.trace.id(), kind.diagnosis());
+                let trace_id = call.forwarded.trace.id();
+                // A text of the upstream may repeat the arguments.
+                let has_values = call.request.has_values();
+                let error = if has_values { kind.recorded() } else { kind.diagnosis() };
                 info!(upstream, prompt, caller, trace_id, correlation = %id, error, count, "call failed");
             }
             CallOutcome::Fault(UpstreamFault { correlation: Some(id), ..fault }.into())
