@@ -117,6 +117,10 @@ pub(super) fn egress() -> Result<Egress, Failure> {
     egress.map_err(Failure::new)
 }
 
+/// Largest document of the admin API, in bytes. A skill has up to 16 MiB of files, offered and
+/// approved ones stand in it together, and a byte takes up to six in JSON.
+const MAX_DOCUMENT: usize = 256 << 20;
+
 async fn fetch(egress: &Egress, url: &str, path: &str) -> Result<Value, Failure> {
     request_once(egress, url, path, Request::new(Full::default())).await
 }
@@ -143,7 +147,7 @@ async fn request_once(
         request.headers_mut().insert(AUTHORIZATION, value);
     }
     *request.uri_mut() = uri;
-    egress.json(request).await.map_err(|error| {
+    egress.json_within(request, MAX_DOCUMENT).await.map_err(|error| {
         let hint = match &error {
             // An admin API says in its own words why it refuses.
             FetchError::Status { status, error: None, .. } if status.is_client_error() => {

@@ -356,3 +356,24 @@ async fn a_prompt_whose_author_cannot_be_known_is_not_approved_and_others_are_ch
     assert!(unknown.stderr.contains("is a repository inside the library"), "{unknown:?}");
     assert_eq!(approve("carol", &["lib__p"]).await.stdout, "Approved: lib__p\n");
 }
+
+#[tokio::test]
+async fn a_skill_with_a_large_document_is_reviewed_and_approved_through_the_running_gateway() {
+    let library = "[upstreams.lib]\ntransport = \"library\"\npath = \"prompts\"\n";
+    let folder = Folder::new(&(enforced("") + ADMIN + library));
+    let skill = folder.path().join("prompts/big");
+    std::fs::create_dir_all(&skill).unwrap();
+    let front = "---\nname: big\ndescription: Much to read.\n---\nRead.";
+    std::fs::write(skill.join("SKILL.md"), front).unwrap();
+    std::fs::write(skill.join("data.txt"), "a line of the text\n".repeat(80_000)).unwrap();
+    let process = Process::serve_admin(folder.path(), &[]).await.0;
+    let name = "skill://lib/big/SKILL.md";
+    let (code, diff, error) = run(&folder, &["approvals", "diff", name, "--json"]).await;
+    assert!(code == Some(0) && diff.contains("data.txt"), "{error}");
+    let (_, text, error) = run_typing(&folder, "s\n", &["approvals", "review"]).await;
+    assert!(text.contains("1 prompt left"), "{error}");
+    let (code, _, error) = run(&folder, &["approvals", "approve", name, "--yes"]).await;
+    assert_eq!(code, Some(0), "{error}");
+    assert!(run(&folder, &["approvals", "status"]).await.1.contains("approved"));
+    process.stop().await;
+}

@@ -280,9 +280,15 @@ impl Egress {
     /// # Errors
     /// When the server cannot be reached, responds with another status than 200 or 201, or exceeds
     /// a bound.
-    pub(crate) async fn fetch(
+    pub(crate) async fn fetch(&self, request: Request<Full<Bytes>>) -> Result<Bytes, FetchError> {
+        self.fetch_within(request, MAX_DOCUMENT).await
+    }
+
+    /// The same with a body of up to `most` bytes.
+    async fn fetch_within(
         &self,
         mut request: Request<Full<Bytes>>,
+        most: usize,
     ) -> Result<Bytes, FetchError> {
         let broken = |what: &str| FetchError::Broken(what.to_owned());
         request.headers_mut().insert(ACCEPT_ENCODING, UNENCODED);
@@ -292,10 +298,10 @@ impl Egress {
             if status.is_success() {
                 check_encoding(response.headers()).map_err(FetchError::Broken)?;
             }
-            let body = Limited::new(response.into_body(), MAX_DOCUMENT).collect().await;
+            let body = Limited::new(response.into_body(), most).collect().await;
             let body = body.map_err(|error| {
                 if error.is::<LengthLimitError>() {
-                    broken("the document is larger than 1 MiB")
+                    broken(&format!("the document is larger than {} MiB", most >> 20))
                 } else {
                     broken(&format!(
                         "the response broke off: {}",
@@ -317,7 +323,19 @@ impl Egress {
     /// # Errors
     /// See [`Egress::fetch`]; or the response is no JSON.
     pub async fn json(&self, request: Request<Full<Bytes>>) -> Result<Value, FetchError> {
-        let body = self.fetch(request).await?;
+        self.json_within(request, MAX_DOCUMENT).await
+    }
+
+    /// Fetches a JSON document of up to `most` bytes; see [`Egress::fetch`].
+    ///
+    /// # Errors
+    /// As [`Egress::json`].
+    pub async fn json_within(
+        &self,
+        request: Request<Full<Bytes>>,
+        most: usize,
+    ) -> Result<Value, FetchError> {
+        let body = self.fetch_within(request, most).await?;
         let json = body.strip_prefix("\u{feff}".as_bytes()).unwrap_or(&body);
         serde_json::from_slice(json).map_err(|_| FetchError::NotJson)
     }
