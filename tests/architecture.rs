@@ -625,6 +625,34 @@ fn operating_md_says_what_to_do_about_each_warning_and_error_of_the_log() {
 }
 
 #[test]
+fn security_md_names_a_test_of_each_promise_that_exists() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let page = fs::read_to_string(root.join("docs/security.md")).unwrap();
+    let (_, table) = page.split_once("### Tests of the promises").expect("a table");
+    let (table, _) = table.split_once("\n### ").expect("another heading");
+    let mut named = 0;
+    for row in table.lines().filter(|line| line.contains("`tests/")) {
+        let cell = row.split('`').nth(1).unwrap_or_default();
+        let (file, test) = cell.split_once(": ").unwrap_or_else(|| panic!("no test: {row}"));
+        let code = fs::read_to_string(root.join(file)).unwrap_or_else(|e| panic!("{file}: {e}"));
+        assert!(code.contains(&format!("fn {test}(")), "{file} has no test {test}");
+        named += 1;
+    }
+    assert!(named > 10, "{named}");
+}
+
+#[test]
+fn only_output_writes_the_json_of_commands() {
+    let writes =
+        |source: &&Source| source.path.starts_with("cli/") && source.code_and_text.contains(":#}");
+    let sources = sources();
+    let mut writers: Vec<_> = sources.iter().filter(writes).map(|source| &*source.path).collect();
+    writers.sort_unstable();
+    // `init` writes a file.
+    assert_eq!(writers, ["cli/init.rs", "cli/output.rs"], "terminals get no control characters");
+}
+
+#[test]
 fn secrets_are_exposed_in_few_places() {
     let sources = sources();
     let allowed = [

@@ -45,7 +45,7 @@ use std::process::ExitCode;
 
 use args::{AuditCommand, Cli, Command, ConfigCommand, KeyCommand};
 use failure::{Failure, USAGE};
-use output::print;
+use output::print_json;
 
 use ::config::Config;
 use domain::skill::SCHEME;
@@ -79,7 +79,7 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Config(ConfigCommand::Explain { key, output }) => {
             config::explain(key.as_deref(), &output)?;
         }
-        Command::Schema => print(&format!("{:#}", Config::schema()))?,
+        Command::Schema => print_json(&Config::schema())?,
         Command::Completions { shell } => documents::completions(shell)?,
         Command::Man { command } => documents::man(command.as_deref())?,
         Command::Explain(query) => explain::run(&query)?,

@@ -10,7 +10,7 @@ pub(crate) mod held_secrets;
 pub(crate) mod auth;
 pub mod transport;
 pub mod library;
-pub(crate) mod stores;
+pub mod stores;
 pub mod git;
 pub mod prompt_list;
 pub(crate) mod stderr_tail;

@@ -10,7 +10,7 @@ use config::{Secret, StoreKind, Transport};
 use domain::unix_time::UnixSeconds;
 
 /// The secret of one upstream, with the rules by which it signs.
-pub(super) struct HookKey {
+pub struct HookKey {
     scheme: Scheme,
     key: hmac::Key,
     /// The secret under itself: so a sent secret is compared in constant time.
@@ -59,6 +59,11 @@ impl HookKey {
         Some(Self::of(scheme, secret.expose().as_bytes()))
     }
 
+    /// A key of each scheme with one secret. For fuzzing.
+    pub fn of_each_scheme(secret: &[u8]) -> [Self; 3] {
+        [Scheme::Mlflow, Scheme::Langfuse, Scheme::Git].map(|scheme| Self::of(scheme, secret))
+    }
+
     /// A random key, which signs no request.
     pub(super) fn random() -> Self {
         Self::of(Scheme::Git, &base::seal::random::<32>())
@@ -71,12 +76,12 @@ impl HookKey {
     }
 
     /// Whether a request has a secret in it instead of a signature (GitLab).
-    pub(super) fn is_sent_itself(&self, headers: &HeaderMap) -> bool {
+    pub fn is_sent_itself(&self, headers: &HeaderMap) -> bool {
         self.scheme == Scheme::Git && headers.contains_key(GITLAB_TOKEN)
     }
 
     /// Whether a request has a signature of this key. A request without one takes as long.
-    pub(super) fn has_signed(&self, headers: &HeaderMap, body: &[u8], now: UnixSeconds) -> bool {
+    pub fn has_signed(&self, headers: &HeaderMap, body: &[u8], now: UnixSeconds) -> bool {
         let Claim { before_body, signature } = self.scheme.claim(headers, now).unwrap_or_default();
         let signed = [before_body.as_bytes(), body].concat();
         let sent = text(headers, GITLAB_TOKEN).filter(|_| self.scheme == Scheme::Git);

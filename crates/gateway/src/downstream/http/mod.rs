@@ -8,7 +8,7 @@ pub(crate) mod respond;
 pub(crate) mod event_stream;
 pub(crate) mod http_sse;
 pub(crate) mod client_document;
-mod hook_signature;
+pub(crate) mod hook_signature;
 pub(crate) mod hooks;
 pub(crate) mod protected_resource;
 
