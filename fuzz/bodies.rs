@@ -2,13 +2,14 @@
 //! corpus through them (`tests/corpus.rs`).
 
 use std::fs;
+use std::path::Path;
 
 use access::RuleSet;
 use admin::hosts::{FileEntry, Format, with_entry};
 use base::seal::{SealKeys, Sealer, TokenKind};
-use config::Settings;
 use config::labels::{self, LabelFile, LabelMove};
 use config::lock::Lock;
+use config::{Config, Settings, Transport};
 use domain::approval::template::{MAX_FORM, differing_form, fill, is_filled, template};
 use domain::approval::{canonical_text, markdown};
 use domain::content;
@@ -23,10 +24,14 @@ use domain::request_state::RequestState;
 use domain::revision::Revision;
 use domain::server_request::{ELICIT, Presentation, ROOTS, SAMPLE, ServerRequest};
 use domain::translate;
+use domain::unix_time::UnixSeconds;
 use domain::uri::{self, normal_form};
 use domain::{line_decoder, sse_decoder};
+use gateway::downstream::HookKey;
 use gateway::net::jwks::KeySet;
 use gateway::upstream::library::{LibraryLabels, LibrarySnapshot};
+use gateway::upstream::stores::paths_after;
+use http::{HeaderMap, HeaderName, HeaderValue};
 use opentelemetry_proto::tonic::collector::{logs, metrics, trace};
 use prost::Message;
 
@@ -143,6 +148,49 @@ pub fn names(data: &[u8]) {
         let public = |prefix: &str, raw: &str| naming.public(&Prefix::parse(prefix)?, raw).ok();
         if let (Some(first), Some(second)) = (public(left, one), public(right, other)) {
             assert_eq!(first == second, (left, one) == (right, other), "{first} {second}");
+        }
+    }
+}
+
+/// Header lines, an empty line, and a body: a delivery with a signature of ours has none with
+/// another body.
+pub fn hooks(data: &[u8]) {
+    const NOW: UnixSeconds = UnixSeconds(1_795_710_400);
+    let end = data.windows(2).position(|pair| pair == b"\n\n").unwrap_or(data.len());
+    let (head, body) = (&data[..end], data.get(end + 2..).unwrap_or_default());
+    let mut headers = HeaderMap::new();
+    for line in head.split(|byte| *byte == b'\n') {
+        let mut parts = line.splitn(2, |byte| *byte == b':');
+        let [name, value] = [(); 2].map(|()| parts.next().unwrap_or_default().trim_ascii());
+        if let (Ok(name), Ok(value)) =
+            (HeaderName::from_bytes(name), HeaderValue::from_bytes(value))
+        {
+            headers.append(name, value);
+        }
+    }
+    for key in HookKey::of_each_scheme(b"lab-secret") {
+        if key.has_signed(&headers, body, NOW) && !key.is_sent_itself(&headers) {
+            let other = [body, b" "].concat();
+            assert!(!key.has_signed(&headers, &other, NOW));
+        }
+    }
+}
+
+/// No answer of a store has the gateway ask for what is no path of the store's interface.
+pub fn stores(data: &[u8]) {
+    let Ok(answer) = Json::parse(data, DEPTH) else { return };
+    for (kind, root) in [("mlflow", "/api/2.0/"), ("phoenix", "/v1/"), ("langfuse", "/api/public/")]
+    {
+        let toml = format!(
+            "[upstreams.s]\ntransport = \"{kind}\"\nurl = \"http://s.example\"\nlabels = [\"x\"]\n"
+        );
+        let config = Config::parse("g", &toml, Path::new(""), &[]).expect("a store");
+        let Transport::Store(store) = &config.upstreams[0].transport else { panic!("no store") };
+        for path in paths_after(store, answer) {
+            let is_plain = path.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'#');
+            let is_below =
+                path.starts_with(root) && !path.split(['/', '?']).any(|part| part == "..");
+            assert!(is_plain && is_below, "{path}");
         }
     }
 }

@@ -9,10 +9,11 @@ use std::path::{Path, PathBuf};
 /// A fuzz target: its name, which is also that of its corpus, and its body.
 type Target = (&'static str, fn(&[u8]));
 
-const TARGETS: [Target; 16] = [
+const TARGETS: [Target; 18] = [
     ("approval", bodies::approval),
     ("cedar", bodies::cedar),
     ("cursor", bodies::cursor),
+    ("hooks", bodies::hooks),
     ("host_file", bodies::host_file),
     ("json", bodies::json),
     ("jwks", bodies::jwks),
@@ -24,6 +25,7 @@ const TARGETS: [Target; 16] = [
     ("sse", bodies::sse),
     ("state", bodies::state),
     ("stdio", bodies::stdio),
+    ("stores", bodies::stores),
     ("translate", bodies::translate),
     ("uris", bodies::uris),
 ];
@@ -138,4 +140,14 @@ fn a_uri_has_one_normal_form() {
 #[test]
 fn a_moved_label_is_read_back_and_others_stay() {
     replay("labels");
+}
+
+#[test]
+fn a_webhook_is_signed_with_its_body() {
+    replay("hooks");
+}
+
+#[test]
+fn no_answer_of_a_store_leads_elsewhere() {
+    replay("stores");
 }

@@ -19,6 +19,7 @@ pub use conn::listener::{Listener, OpenConnections};
 pub use conn::state::RequestGuard;
 pub use conn::tls::TlsServer;
 pub use http::Endpoint;
+pub use http::hook_signature::HookKey;
 pub use http::origin::OriginGuard;
 pub use http::respond::Body;
 pub use stdio::StdioStreams;

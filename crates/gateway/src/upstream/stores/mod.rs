@@ -26,6 +26,7 @@ use api::{Found, Listed, Page, Row, StoreApi};
 use config::{Settings, Store, StoreKind};
 use domain::document::Document;
 use domain::fault::{UpstreamFaultKind as Kind, excerpt};
+use domain::json::Json;
 use version::StoreVersion;
 
 /// Reads one store again and again.
@@ -55,6 +56,33 @@ enum VersionFound {
     LeftOut(String),
     /// No version has the label.
     Nothing,
+}
+
+fn api_of(kind: StoreKind) -> &'static dyn StoreApi {
+    match kind {
+        StoreKind::Mlflow => &mlflow::Mlflow,
+        StoreKind::Phoenix => &phoenix::Phoenix,
+        StoreKind::Langfuse => &langfuse::Langfuse,
+    }
+}
+
+/// Returns the paths that a store is asked for after an answer, which is read as a page of its list
+/// and as a version. For fuzzing.
+pub fn paths_after(store: &Store, answer: Json<'_>) -> Vec<String> {
+    let api = api_of(store.kind);
+    let as_prompt = |version: StoreVersion| version.prompt("p", None, store.has_system_as_user);
+    let _ = api.version(answer).and_then(as_prompt);
+    let Some(Page { rows, next }) = api.page(answer, store) else { return Vec::new() };
+    let found = rows.into_iter().filter_map(|row| match row.ok()?.found {
+        Found::Elsewhere { path, .. } => Some(path),
+        Found::Here(version) => {
+            let _ = version.and_then(as_prompt);
+            None
+        }
+        Found::Nothing => None,
+    });
+    let next = next.map(|next| api.list_path(store, Some(&next)));
+    found.chain(next).collect()
 }
 
 /// A completed walk: the prompts by their names. Equal walks have found the same.
@@ -93,11 +121,7 @@ impl Budget {
 
 impl StoreReader {
     pub(super) fn new(store: Store, endpoint: Arc<HttpEndpoint>, settings: Settings) -> Self {
-        let api: &'static dyn StoreApi = match store.kind {
-            StoreKind::Mlflow => &mlflow::Mlflow,
-            StoreKind::Phoenix => &phoenix::Phoenix,
-            StoreKind::Langfuse => &langfuse::Langfuse,
-        };
+        let api = api_of(store.kind);
         let (known, changes) = (Mutex::default(), AtomicU64::new(0));
         Self { store, api, endpoint, settings, known, changes }
     }
