@@ -52,7 +52,8 @@ impl Rule {
         if !self.methods.contains(&Method::Rest) {
             return Ok(Vec::new());
         }
-        let (mut globs, mut mistakes) = (Vec::new(), Vec::new());
+        let mut globs = Vec::new();
+        let mut mistakes = Vec::new();
         for pattern in self.prompts.iter().map(Glob::to_string) {
             match Spelling::of_pattern(&pattern) {
                 Spelling::Normal => {}

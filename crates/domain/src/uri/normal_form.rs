@@ -7,9 +7,9 @@
 use super::{is_encoded, is_scheme};
 use crate::percent;
 
-/// The characters of a path that mean the same plain and percent-encoded, beside the unreserved
-/// ones: servers compare paths decoded. A star stays encoded, since patterns have another meaning
-/// for it.
+/// The reserved characters of a path that mean the same plain and percent-encoded, as unreserved
+/// characters do: servers compare paths decoded. A star stays encoded, since it has another meaning
+/// in patterns.
 const PATH: &[u8] = b"!$&'()+,;=:@/";
 
 /// The characters of a query and a fragment that mean something else when they are encoded.
@@ -22,8 +22,8 @@ const HOST: &[u8] = b"!$&'()+,;=:[]";
 /// and a default port, and each character in one spelling. It is its own normal form. `None` if
 /// servers could read the URI differently:
 /// - control characters, outer spaces, backslashes, broken encodings, bytes that are no UTF-8;
-/// - in the path, segments `.` and `..`, empty segments, slashes that are encoded, and what is
-///   encoded twice;
+/// - in the path, segments `.` and `..`, empty segments, slashes that are encoded, and characters
+///   that are encoded twice;
 /// - user information, a dot at the end of the host, a file of another host, or with a query.
 ///
 /// Takes time linear in the length.
@@ -31,7 +31,7 @@ pub fn normal(uri: &str) -> Option<String> {
     form(uri, Stars::Literal)
 }
 
-/// What a star in a text is.
+/// The meaning of a star in a text.
 #[derive(Clone, Copy, Eq, PartialEq)]
 enum Stars {
     Literal,
@@ -111,7 +111,9 @@ fn form(text: &str, stars: Stars) -> Option<String> {
 fn authority(scheme: &str, text: &str, stars: Stars) -> Option<String> {
     let decoded = percent::decoded(text)?;
     let is_foreign = |c: char| c.is_control() || " /\\?#@%".contains(c);
-    if decoded.contains(is_foreign) || decoded.matches('*').count() != text.matches('*').count() {
+    // No host has a star; in a pattern an encoded one would be read as any text.
+    let stands_for_text = if stars == Stars::Pattern { text.matches('*').count() } else { 0 };
+    if decoded.contains(is_foreign) || decoded.matches('*').count() != stands_for_text {
         return None;
     }
     let lower: String = decoded.chars().flat_map(char::to_lowercase).collect();
@@ -232,6 +234,8 @@ mod tests {
             "http://user@a/b",
             "http://a./b",
             "http://a%2Fb/",
+            "http://*.a/b",
+            "http://%2A.a/b",
             "http://a:99999/",
             "notes/%74odo",
         ] {
