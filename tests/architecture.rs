@@ -496,7 +496,7 @@ fn large_texts_are_searched_and_rendered_in_listed_places() {
         (
             "holds_secret(",
             &[
-                "gateway/router/approval.rs",
+                "gateway/catalog/approval.rs",
                 "gateway/router/mismatches.rs",
                 "gateway/router/approvals/probe.rs",
             ],
