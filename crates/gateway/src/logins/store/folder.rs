@@ -206,11 +206,15 @@ mod tests {
             logins.write(name, "sealed").unwrap();
         }
         fs::rename(path.join("other.login"), path.join("other.txt")).unwrap();
-        fs::write(path.join(".unfinished-lost.login"), "sealed").unwrap();
+        fs::write(path.join(".unfinished-0123456789abcdef-lost.login"), "sealed").unwrap();
         let before = |age| now - age;
-        for name in
-            ["gone.login", "used.login", "marked.login", "other.txt", ".unfinished-lost.login"]
-        {
+        for name in [
+            "gone.login",
+            "used.login",
+            "marked.login",
+            "other.txt",
+            ".unfinished-0123456789abcdef-lost.login",
+        ] {
             let file = File::options().write(true).open(path.join(name)).unwrap();
             file.set_modified(before(IDLE)).unwrap();
         }
