@@ -168,16 +168,21 @@ pub fn approvals(disk: &SimDisk) -> Approvals {
         let mut objects = digests.iter().map(|digest| object(disk, digest));
         let definition = objects.next()?;
         let description = definition["description"].as_str()?.to_owned();
-        // A library has a source instead of texts.
+        // A library has a source instead of texts, with the text that is rendered at its end.
         let texts: Vec<Value> = objects.collect();
         let text_for = |whom: &str| {
             texts.iter().find_map(|object| {
-                let text = object["messages"][0]["content"]["text"].as_str()?;
+                let source = || Some(object["source"].as_str()?.rsplit_once("---\n")?.1);
+                let text = object["messages"][0]["content"]["text"].as_str().or_else(source)?;
                 let text = text.strip_prefix(&format!("{upstream} says "))?;
                 Some(text.strip_suffix(&format!(" for {whom}"))?.to_owned())
             })
         };
-        let (text, template) = (text_for(""), text_for("{{ nonce }}"));
+        let (text, mut template) = (text_for(""), text_for("{{ nonce }}"));
+        if texts.iter().any(|object| object.get("source").is_some()) {
+            // A source without such a text is of no text that a client may get.
+            template.get_or_insert_default();
+        }
         Some(((upstream, name), Approved { description, text, template }))
     });
     Approvals { prompts: prompts.collect(), skills: skills.collect() }
@@ -211,7 +216,8 @@ fn entries(disk: &SimDisk) -> Vec<([String; 2], Vec<String>)> {
         let texts = approved.get("texts").and_then(|texts| texts.as_array_of_tables());
         let texts = texts.into_iter().flat_map(ArrayOfTables::iter);
         let digests = [text(approved, "definition")?];
-        let digests = digests.into_iter().chain(texts.filter_map(|table| text(table, "digest")));
+        let digests = digests.into_iter().chain(text(approved, "source"));
+        let digests = digests.chain(texts.filter_map(|table| text(table, "digest")));
         let files = approved.get("files").and_then(|files| files.as_table());
         let files = files.into_iter().flat_map(Table::iter);
         let digests =

@@ -109,10 +109,12 @@ pub struct Faults {
     pub approvals: bool,
     /// Tasks of the gateway panic.
     pub panics: bool,
+    /// The authors of libraries write anything.
+    pub authors: bool,
 }
 
 /// The names of the faults, as the command line has them.
-pub const FAULTS: [&str; 16] = [
+pub const FAULTS: [&str; 17] = [
     "network",
     "moods",
     "disk",
@@ -126,6 +128,7 @@ pub const FAULTS: [&str; 16] = [
     "store",
     "approvals",
     "panics",
+    "authors",
     "skills",
     "links",
     "rollouts",
@@ -185,7 +188,7 @@ pub struct Approvals {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Approved {
     pub description: String,
-    /// Its text without arguments, if that is approved, too.
+    /// Its text without arguments, if that is approved, too. That of a library is its source.
     pub text: Option<String>,
     /// Its text for any nonce.
     pub template: Option<String>,
@@ -362,6 +365,7 @@ impl Scenario {
         }
         // From where any failure of two callers is enough, to several of each.
         let step_back = own.choice([(0.0, 10), (0.1, 20), (0.2, 20)]).expect("one of them");
+        let authors = own.u8(..) < 200;
         Self {
             latencies: (0..8).map(|_| draw_latency(rng)).collect(),
             upstreams,
@@ -388,6 +392,7 @@ impl Scenario {
                 store: happens(rng),
                 approvals: rng.u8(..) < 200,
                 panics: rng.u8(..) < 64,
+                authors,
             },
         }
     }
@@ -425,6 +430,7 @@ impl Scenario {
             "store" => faults.store = false,
             "approvals" => faults.approvals = false,
             "panics" => faults.panics = false,
+            "authors" => faults.authors = false,
             "skills" => self.upstreams.iter_mut().for_each(|plan| plan.has_skills = false),
             "links" => self.upstreams.iter_mut().for_each(|plan| plan.has_links = false),
             "rollouts" => self.upstreams.iter_mut().for_each(|plan| plan.has_rollout = false),

@@ -150,6 +150,11 @@ async fn chaos(gateway: &Arc<Gateway>, rng: &mut Rng) {
         sleep(Duration::from_millis(rng.u64(..1000))).await;
         gateway.approve(0, rng).await;
     }
+    if faults.authors && world.upstreams().iter().any(is_library) {
+        // With numbers of their own: all else happens as without them.
+        let own = Rng::with_seed(!rng.clone().u64(..));
+        tasks.push(tokio::spawn(write_anything(world.clone(), own, until)));
+    }
     while Instant::now() < until {
         let pause = Duration::from_millis(rng.u64(50..1500));
         sleep(pause.min(until.saturating_duration_since(Instant::now()))).await;
@@ -161,6 +166,23 @@ async fn chaos(gateway: &Arc<Gateway>, rng: &mut Rng) {
     for task in tasks {
         let _ = task.await;
     }
+}
+
+/// The authors of all libraries write anything, and valid files at times.
+async fn write_anything(world: Arc<World>, mut rng: Rng, until: Instant) {
+    while Instant::now() < until {
+        for upstream in world.upstreams() {
+            match rng.u8(..8) {
+                0 => upstream.restore(),
+                _ => upstream.write_anything(&mut rng),
+            }
+        }
+        sleep(Duration::from_millis(rng.u64(20..2_000))).await;
+    }
+}
+
+fn is_library(upstream: &Upstream) -> bool {
+    upstream.plan().transport == Transport::Library
 }
 
 /// Sets the faults of the disk for the audit logs.
@@ -273,6 +295,7 @@ async fn heal(gateway: &Gateway) {
     for upstream in world.upstreams() {
         upstream.set_mood(Mood::default());
         upstream.stop_lying();
+        upstream.restore();
     }
     world.vault().heal();
     sleep(RECOVERY / 2).await;
@@ -291,6 +314,7 @@ async fn check_calm(gateway: &Gateway, clients: &[Arc<Mutex<Client>>], rng: &mut
         check_client(world, &mut client).await;
         check_skills(world, &mut client).await;
     }
+    check_authors(world, clients, rng).await;
     check_rollouts(gateway, rng).await;
     check_provoked(world, clients, rng).await;
     let listeners = listen(world, clients).await;
@@ -338,6 +362,36 @@ async fn get_changed_prompts(world: &World, clients: &[Arc<Mutex<Client>>]) {
             upstream.change_prompt(&name);
             client.get(&format!("{}__{name}", upstream.plan().id)).await;
         }
+    }
+}
+
+/// What an author writes takes no other prompt from the lists, and goes when it is restored.
+async fn check_authors(world: &World, clients: &[Arc<Mutex<Client>>], rng: &mut Rng) {
+    const ADOPTION: Duration = Duration::from_secs(15);
+    let libraries: Vec<_> = world.upstreams().iter().filter(|own| is_library(own)).collect();
+    if libraries.is_empty() || !world.scenario.faults.authors {
+        return;
+    }
+    for _ in 0..rng.usize(1..6) {
+        libraries.iter().for_each(|library| library.write_anything(rng));
+    }
+    sleep(ADOPTION).await;
+    for client in clients {
+        let mut client = client.lock().await;
+        check_client(world, &mut client).await;
+        for library in &libraries {
+            // A text that comes is checked.
+            let listed = library.prompts().into_iter();
+            for Prompt { name, .. } in listed.filter(|prompt| library.has_other_text(&prompt.name))
+            {
+                client.get(&format!("{}__{name}", library.plan().id)).await;
+            }
+        }
+    }
+    libraries.iter().for_each(|library| library.restore());
+    sleep(ADOPTION).await;
+    for client in clients {
+        check_client(world, &mut *client.lock().await).await;
     }
 }
 
@@ -465,11 +519,12 @@ fn is_servable(world: &World, public: &str) -> bool {
     let Plan { needs_approval, .. } = upstream.plan();
     let offered = upstream.prompts().into_iter().find(|prompt| prompt.name == name);
     let rules = world.newest_rules();
-    let compared = rules.approval(id, name).and_then(|approved| match upstream.plan().transport {
-        Transport::Library => Some(&approved.description),
-        _ => approved.template.as_ref(),
-    });
+    let approved = rules.approval(id, name);
+    let compared = approved.and_then(|approved| approved.template.as_ref());
     let offered = offered.map(|prompt| prompt.description);
+    if upstream.has_other_text(name) {
+        return false;
+    }
     !needs_approval || compared.is_none_or(|compared| offered.as_ref() == Some(compared))
 }
 

@@ -1,6 +1,8 @@
 //! A scripted upstream of either era, over any transport: well-behaved, or as bad as the seed makes
 //! it.
 
+mod author;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::io;
@@ -34,6 +36,8 @@ use crate::machine::{Machine, trace};
 use crate::plan::PROVOKER;
 use crate::skills::{NAMES, Shelf};
 use crate::vault::{self, Vault};
+pub use author::OUTSIDE;
+use author::Oddity;
 
 type Body = BoxBody<Bytes, io::Error>;
 
@@ -151,6 +155,8 @@ struct State {
     has_other_text: bool,
     version: u64,
     prompts: BTreeMap<String, Prompt>,
+    /// The prompts of a library whose files an author has replaced.
+    oddities: BTreeMap<String, Oddity>,
     /// `None` for an upstream without the extension for skills.
     skills: Option<Shelf>,
     /// List walks under way.
@@ -238,6 +244,7 @@ impl Upstream {
                 has_other_text: false,
                 version: 0,
                 prompts,
+                oddities: BTreeMap::new(),
                 skills,
                 walks: BTreeMap::new(),
                 next_walk: 0,
@@ -287,16 +294,21 @@ impl Upstream {
 
     /// Writes the file of a prompt.
     fn write(&self, prompt: &Prompt) {
-        let Prompt { name, description } = prompt;
-        let text = format!(
-            "---\nname: {name}\ndescription: {description}\narguments:\n  - name: nonce\n---\n\
-             {} says {description} for {{{{ nonce }}}}",
-            self.0.plan.id
-        );
         if let Some(disk) = self.0.disk.get() {
-            disk.write(&self.0.plan.folder().join(format!("{name}.md")), text.as_bytes());
+            self.clear(&prompt.name);
+            let file = self.0.plan.folder().join(format!("{}.md", prompt.name));
+            disk.write(&file, self.file_of(prompt).as_bytes());
             self.offer();
         }
+    }
+
+    /// The content of the file of a prompt.
+    fn file_of(&self, Prompt { name, description }: &Prompt) -> String {
+        let id = &self.0.plan.id;
+        format!(
+            "---\nname: {name}\ndescription: {description}\narguments:\n  - name: nonce\n---\n\
+             {id} says {description} for {{{{ nonce }}}}"
+        )
     }
 
     /// Writes the files of a skill of a library.
@@ -309,7 +321,7 @@ impl Upstream {
     /// Notes the prompts in the folder of a library as its offer.
     fn offer(&self) {
         let mut state = self.lock();
-        let list = state.prompts.values().cloned().collect();
+        let list = state.listed();
         state.offered.push(Offer { at: Instant::now(), caller: None, list });
     }
 
@@ -399,6 +411,7 @@ impl Upstream {
             trace::note(&self.0.plan.id, &format!("version {version}: without {name}"));
             drop(state);
             if let Some(disk) = self.0.disk.get() {
+                self.clear(&name);
                 disk.remove(&self.0.plan.folder().join(format!("{name}.md")));
                 self.offer();
             }
@@ -467,9 +480,9 @@ impl Upstream {
         }
     }
 
-    /// The prompts that it has at present.
+    /// The prompts that it lists at present.
     pub fn prompts(&self) -> Vec<Prompt> {
-        self.lock().prompts.values().cloned().collect()
+        self.lock().listed()
     }
 
     /// The lists that it has offered to a caller, oldest first.

@@ -356,9 +356,9 @@ impl World {
         (from, until): (Instant, Instant),
     ) -> bool {
         let is_same = |approved: &Approved| {
-            let Approved { description, text, template } = approved;
+            let Approved { text, template, .. } = approved;
             let compared = match plan.transport {
-                Transport::Library => Some(description),
+                Transport::Library => template.as_ref(),
                 _ if is_plain => text.as_ref(),
                 _ => template.as_ref(),
             };
@@ -644,7 +644,9 @@ impl World {
                 self.violation(format!("a list has {public} behind {last}"));
                 return None;
             }
-            let key = (list.revision.clone(), public.clone(), description.clone());
+            // An author gives a text to the definition of another.
+            let described = format!("{description} {}", prompt["_meta"]["digest"]);
+            let key = (list.revision.clone(), public.clone(), described);
             let text = prompt.to_string();
             let first = self.lock().definitions.entry(key).or_insert_with(|| text.clone()).clone();
             if first != text {

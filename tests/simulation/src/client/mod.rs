@@ -26,7 +26,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::machine::trace;
 use crate::plan::{CallerPlan, ClientPlan, ClientTransport, FLOOD, PROVOKER, address_of};
-use crate::upstream::{MODERN, Prompt, ROLLED_OUT, candidate};
+use crate::upstream::{MODERN, OUTSIDE, Prompt, ROLLED_OUT, candidate};
 use crate::world::{Observer, SeenList, World};
 use channel::Channel;
 use events::Events;
@@ -643,6 +643,9 @@ impl Client {
                 self.world
                     .violation(format!("{} received the key of {}", self.plan.name, caller.id));
             }
+        }
+        if has(OUTSIDE) {
+            self.world.violation(format!("{} received what is {OUTSIDE}", self.plan.name));
         }
         let others = self.world.scenario.clients.iter().map(|client| client.name.as_str());
         for other in others.chain([FLOOD]) {
