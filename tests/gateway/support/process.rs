@@ -118,10 +118,28 @@ impl Process {
         assert!(ended.success(), "{ended}");
     }
 
+    /// Sends a signal. After `STOP` the process does nothing more: its threads stop one after
+    /// another, and on a busy machine some answer meanwhile.
     #[cfg(unix)]
     pub fn signal(&self, signal: rustix::process::Signal) {
         let pid = i32::try_from(self.pid()).ok().and_then(rustix::process::Pid::from_raw);
         rustix::process::kill_process(pid.unwrap(), signal).unwrap();
+        while cfg!(target_os = "linux")
+            && signal == rustix::process::Signal::STOP
+            && !self.has_stopped()
+        {
+            std::thread::yield_now();
+        }
+    }
+
+    /// Whether all threads of the process are stopped (proc(5)).
+    #[cfg(unix)]
+    fn has_stopped(&self) -> bool {
+        let threads = std::fs::read_dir(format!("/proc/{}/task", self.pid())).unwrap();
+        threads.filter_map(Result::ok).all(|thread| {
+            let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+            stat.rsplit(')').next().unwrap_or_default().trim_start().starts_with('T')
+        })
     }
 }
 
