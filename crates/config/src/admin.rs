@@ -104,8 +104,8 @@ listen = "127.0.0.1:9877": Address of the admin API, apart from `server.listen`.
 token: A secret, sent as `Authorization: Bearer TOKEN` or typed into the sign-in page of the
     console. Required beyond loopback, and with `write` and `try_as`. Sessions that began with it
     end when it changes.
-tokens: Tokens of people or programs, each by its name: `tokens.ada = { env = "ADA_TOKEN" }`. Whoever
-    sends one is that approver, so that `approvals.approvers = 2` knows two apart. Needs `token`.
+tokens: Tokens of people or programs, each by its name: `tokens.ada = { env = "ADA_TOKEN" }`. The
+    sender of one is that approver, so that `approvals.approvers = 2` knows two apart. Needs `token`.
 write: `true` accepts decisions on prompts, the end of accounts, and reloads. Needs `token`: who has it can
     approve prompts.
 console: `false` serves no pages for people. The API stays.

@@ -1,5 +1,5 @@
-//! The catalog: the prompts and skills that are served, and who is told when they change. Requests
-//! read one snapshot of it; one task writes it.
+//! The catalog: the prompts and skills that are served, and the announcements of their changes.
+//! Requests read one snapshot of it; one task writes it.
 
 pub mod announce;
 pub mod approval;

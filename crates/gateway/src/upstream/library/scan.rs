@@ -102,7 +102,7 @@ impl Level {
 
 struct Scan<'a> {
     source: &'a str,
-    /// What is put into the source, and where.
+    /// The places in the source, and the texts that are put there.
     inserts: Vec<(usize, &'static str)>,
     /// The beginning of the token.
     begin: usize,
