@@ -13,9 +13,10 @@ use super::reach::Reach;
 use super::runtime::runtime;
 use super::status::{fetch_once, put_if_match};
 use crate::app::App;
+use base::platform::wall_clock;
+use domain::approval::Decider;
 use domain::percent;
 use domain::similar::suggestion;
-use gateway::router::approvals::Decider;
 use gateway::router::labels::LabelledPrompt;
 
 /// The path of labels in the admin API.
@@ -108,7 +109,7 @@ async fn set_here(app: &App, wanted: &Wanted<'_>) -> Result<Value, Failure> {
     named(&known.into(), name)?;
     let Some(prompt) = labels.prompt(name) else { return Err(unknown(name, &Value::Null)) };
     let why = why.map(str::to_owned);
-    let decider = Decider::at_command_line(user(), why);
+    let decider = Decider::at_command_line(user(), why, wall_clock());
     let tag = Some(prompt.tag.clone());
     let moved = labels.move_to(&prompt, label, version, tag, &decider).await;
     let from = moved.map_err(|error| Failure::new(printable(&error.to_string())))?;

@@ -14,11 +14,12 @@ use crate::cli::output::{print, printable};
 use crate::cli::reach::Reach;
 use crate::cli::status::{fetch_once, has_token, send_if_match};
 use crate::cli::usage;
-use domain::approval::Mode;
+use base::platform::wall_clock;
+use domain::approval::{Decider, Mode};
 use domain::percent;
 use domain::similar::suggestion;
 use gateway::router::approvals::json::shown_json;
-use gateway::router::approvals::{Action, ApprovalError, Decider, Examined, examine_all, notes};
+use gateway::router::approvals::{Action, ApprovalError, Examined, examine_all, notes};
 use gateway::router::{Router, UpstreamStatus};
 
 /// The path of approvals in the admin API.
@@ -419,7 +420,7 @@ impl OwnGateway {
     ) -> Result<Outcome, Failure> {
         let examined: Vec<Examined> =
             shown.iter().filter_map(|shown| shown.examined.clone()).collect();
-        let decider = Decider::at_command_line(user(), why);
+        let decider = Decider::at_command_line(user(), why, wall_clock());
         let notes = notes(action, &examined);
         let before = self.lock.lock().map(|lock| lock.clone()).ok();
         let outcome = self.router.approvals().decide(action, examined, before, &decider).await;

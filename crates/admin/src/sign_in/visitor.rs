@@ -5,9 +5,8 @@ use subtle::ConstantTimeEq;
 use super::role::Role;
 use super::session::SessionId;
 use base::platform::wall_clock;
-use domain::approval::ApproverProof;
+use domain::approval::{ApproverProof, Decider};
 use domain::unix_time::UnixSeconds;
-use gateway::router::approvals::Decider;
 
 /// How a visitor is known.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -4,6 +4,7 @@
 mod approver;
 mod class;
 pub mod decide;
+mod decider;
 mod form;
 pub mod markdown;
 pub mod template;
@@ -11,6 +12,7 @@ mod text;
 
 pub use approver::{ApproverProof, Attribution, is_same_name};
 pub use class::Class;
+pub use decider::{BadReason, Decider};
 pub use decide::{Decision, Reason, Serving, decide, decide_skill};
 pub use form::Form;
 pub use template::TemplateArguments;

@@ -3,7 +3,6 @@
 
 mod asked;
 mod comparison;
-mod decider;
 mod diff;
 mod examined;
 pub mod json;
@@ -17,7 +16,6 @@ pub mod words;
 
 pub use crate::catalog::approval::{FoundVariant, SeenOtherwise};
 pub use comparison::{ComparedMessage, compared_messages, compared_parts, compared_text};
-pub use decider::{BadReason, Decider};
 pub(crate) use examined::Examinations;
 pub use examined::{Examined, OfferedVersion, examine_all};
 pub use parts::{VersionPart, VersionParts};
@@ -42,7 +40,7 @@ use crate::router::RouterSharedState;
 use crate::upstream::library::{FileChange, source_object};
 use config::lock::{Lock, StoreError};
 use config::{ApprovalRules, Config, Transport, UpstreamSettings};
-use domain::approval::{Approval, ApprovalKind, NO_ARGUMENTS, Version};
+use domain::approval::{Approval, ApprovalKind, BadReason, Decider, NO_ARGUMENTS, Version};
 use domain::name::UpstreamId;
 use domain::percent;
 use domain::prompt::SourcePlace;

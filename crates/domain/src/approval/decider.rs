@@ -2,8 +2,7 @@
 
 use std::time::SystemTime;
 
-use base::platform::wall_clock;
-use domain::approval::{ApproverProof, Attribution};
+use super::{ApproverProof, Attribution};
 
 /// The author of a decision, and the reason.
 #[derive(Clone, Debug)]
@@ -25,15 +24,15 @@ const MAX_WHY: usize = 4 << 10;
 const MAX_NAME: usize = 256;
 
 impl Decider {
-    /// A decider at the command line, who names itself.
-    pub fn at_command_line(by: String, why: Option<String>) -> Self {
+    /// A decider at the command line, who names itself, at this time.
+    pub fn at_command_line(by: String, why: Option<String>, at: SystemTime) -> Self {
         Self {
             by,
             known_as: None,
             proof: ApproverProof::LockFile,
             why,
             via: "cli",
-            at: wall_clock(),
+            at,
         }
     }
 
@@ -41,10 +40,7 @@ impl Decider {
     ///
     /// # Errors
     /// A reason is missing, or it or a name is too long.
-    pub(in crate::router) fn attribution(
-        &self,
-        requires_reason: bool,
-    ) -> Result<Attribution, BadReason> {
+    pub fn attribution(&self, requires_reason: bool) -> Result<Attribution, BadReason> {
         let why = self.why.clone().filter(|why| !why.trim().is_empty());
         if requires_reason && why.is_none() {
             return Err(BadReason::Missing);
