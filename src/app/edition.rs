@@ -14,6 +14,7 @@ use gateway::cluster::ClusterMember;
 use gateway::logins::idle;
 use gateway::logins::store::LoginStore;
 use gateway::policy::{self, Gate};
+use gateway::router::approvals::Approvals;
 use gateway::router::approvals::prober::Prober;
 use gateway::router::{RefreshEnded, Router, RouterDeps, UpstreamDeps};
 use gateway::session::{self, Sessions};
@@ -23,6 +24,7 @@ pub(super) struct Edition {
     pub config: Config,
     pub gate: Arc<Gate>,
     pub router: Arc<Router>,
+    pub approvals: Arc<Approvals>,
     pub sessions: Arc<Sessions>,
     pub sealer: Arc<Sealer>,
     pub shared: Arc<session::SessionSharedState>,
@@ -53,9 +55,10 @@ impl Edition {
         }
         let (gate, shared) = (Arc::new(gate), Arc::new(shared));
         let deps = RouterDeps { gate: gate.clone(), sealer: sealer.clone() };
-        let router = Router::start(&config, deps, upstream_deps.clone());
+        let router = Arc::new(Router::start(&config, deps, upstream_deps.clone()));
+        let approvals = Approvals::start(&config, router.clone(), &upstream_deps);
         supervisor.supervise("tallies", gate.tallies().watch(audit, stop));
-        Self::new(config, gate, router, sealer, shared, upstream_deps)
+        Self::new(config, gate, approvals, router, sealer, shared, upstream_deps)
     }
 
     /// Builds the next edition, which keeps running calls, open streams, counts, and the upstreams
@@ -75,28 +78,31 @@ impl Edition {
         let gate = Arc::new(self.gate.renew(&config));
         let deps = RouterDeps { gate: gate.clone(), sealer: sealer.clone() };
         let (router, serves) = self.router.renew(&config, deps).await?;
+        let router = Arc::new(router);
+        let approvals = self.approvals.renew(&config, router.clone());
         let (shared, upstream_deps) = (self.shared.clone(), self.upstream_deps.clone());
         if let Some(cluster) = self.sessions.cluster() {
             cluster.renew(&config.server.limits, sealer.clone());
         }
-        Ok((Self::new(config, gate, router, sealer, shared, upstream_deps), serves))
+        Ok((Self::new(config, gate, approvals, router, sealer, shared, upstream_deps), serves))
     }
 
     fn new(
         config: Config,
         gate: Arc<Gate>,
-        router: Router,
+        approvals: Approvals,
+        router: Arc<Router>,
         sealer: Arc<Sealer>,
         shared: Arc<session::SessionSharedState>,
         upstream_deps: UpstreamDeps,
     ) -> Self {
-        let router = Arc::new(router);
+        let approvals = Arc::new(approvals);
         let UpstreamDeps { supervisor, shutdown: stop, .. } = &upstream_deps;
         let current = stop.child_token();
         let keeping = gate.clone().keep_keys(current.clone());
         supervisor.supervise_until(&current, "key_renewal", keeping);
-        for upstream in router.probed_upstreams() {
-            let probing = Prober::new(router.clone(), upstream.clone()).run(current.clone());
+        for upstream in approvals.probed_upstreams() {
+            let probing = Prober::new(approvals.clone(), upstream.clone()).run(current.clone());
             supervisor.supervise_until(&current, "probing", probing);
         }
         if let Some(logins) = &config.logins {
@@ -111,7 +117,7 @@ impl Edition {
             Sessions::new(&config, gate.clone(), router.clone(), sealer.clone(), shared.clone());
         let sessions = Arc::new(sessions);
         let _current = current.drop_guard();
-        Self { config, gate, router, sessions, sealer, shared, upstream_deps, _current }
+        Self { config, gate, router, approvals, sessions, sealer, shared, upstream_deps, _current }
     }
 }
 

@@ -33,6 +33,7 @@ use domain::server_request::ClientCapabilities;
 use edition::{Edition, seal_keys};
 use gateway::cluster::{ClusterMember, SharedLogins};
 use gateway::downstream::{Endpoint, Listener, StdioStreams, TlsServer};
+use gateway::router::approvals::Approvals;
 use gateway::router::approvals::notify::keep_notifying;
 use gateway::router::{Router, UpstreamDeps, UpstreamStatus};
 use gateway::session::Sessions;
@@ -198,7 +199,7 @@ impl App {
     /// not: there may be one for each client and command.
     fn notify_of_approvals(&self) {
         let edition = Arc::downgrade(&self.edition);
-        let newest = move || Some(edition.upgrade()?.load().router.clone());
+        let newest = move || Some(edition.upgrade()?.load().approvals.clone());
         let Shutdown { stop, supervisor, .. } = &self.shutdown;
         supervisor.supervise("approval_notifications", keep_notifying(newest, stop.clone()));
     }
@@ -245,6 +246,7 @@ impl App {
     fn admin_state(&self, edition: &Edition, admin: &config::Admin) -> admin::AdminState {
         admin::AdminState {
             router: edition.router.clone(),
+            approvals: edition.approvals.clone(),
             gate: edition.gate.clone(),
             audit: self.audit.clone(),
             usage: self.usage.clone(),
@@ -298,6 +300,11 @@ impl App {
     /// Returns the router of the newest edition.
     pub(crate) fn router(&self) -> Arc<Router> {
         self.edition.load().router.clone()
+    }
+
+    /// Returns the approvals of the newest edition.
+    pub(crate) fn approvals(&self) -> Arc<Approvals> {
+        self.edition.load().approvals.clone()
     }
 
     /// Returns the address of the endpoint, if the gateway listens.

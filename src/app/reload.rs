@@ -240,7 +240,7 @@ impl App {
         }
         edition.gate.publish();
         // A decision is answered once its outcome can be seen.
-        edition.router.approvals().publish_lock();
+        edition.approvals.publish_lock();
     }
 
     /// Builds the parts that are fallible and slow, where they differ from those before: telemetry

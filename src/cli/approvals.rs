@@ -126,10 +126,10 @@ async fn status(desk: &Desk, view: &ApprovalsView) -> Result<(), Failure> {
     let (rows, notes) = match desk {
         Desk::Running(_) => (desk.rows().await?, Vec::new()),
         Desk::Own(own) => {
-            let examined = examine_all(&own.router, own.router.approvals().rows()).await;
+            let examined = examine_all(&own.approvals, own.approvals.rows()).await;
             let examined = examined.map_err(|error| Failure::new(error.to_string()))?;
             let mut notes = notes(&Action::Approve { unseen: false }, &examined);
-            notes.extend(own.router.approvals().unused_probes(&examined));
+            notes.extend(own.approvals.unused_probes(&examined));
             (examined.iter().map(|examined| own.row(examined)).collect(), notes)
         }
     };
@@ -195,7 +195,7 @@ async fn unapproved(desk: &Desk) -> Result<Vec<Shown>, Failure> {
 }
 
 async fn check(own: &OwnGateway, view: &ApprovalsView) -> Result<(), Failure> {
-    let examined = examine_all(&own.router, own.router.approvals().rows()).await;
+    let examined = examine_all(&own.approvals, own.approvals.rows()).await;
     let examined = examined.map_err(|error| Failure::new(error.to_string()))?;
     let mut shown = Vec::new();
     for examined in examined.iter().filter(|examined| examined.is_unapproved()) {

@@ -53,7 +53,7 @@ pub(super) type Refusal = (StatusCode, Value);
 
 /// Returns the document of `/api/v1/approvals`.
 pub(super) fn all(state: &AdminState) -> Value {
-    document(state, &state.router.approvals().rows())
+    document(state, &state.approvals.rows())
 }
 
 /// The answer with that document, and its entity tag.
@@ -71,7 +71,7 @@ fn document(state: &AdminState, rows: &[ApprovalRow]) -> Value {
     };
     let rows: Vec<_> = rows.iter().map(row).collect();
     let takes_decisions = state.admin.write;
-    let lock = state.router.approvals().lock_digest();
+    let lock = state.approvals.lock_digest();
     json!({"lock": lock, "takesDecisions": takes_decisions, "prompts": rows})
 }
 
@@ -83,9 +83,8 @@ fn document(state: &AdminState, rows: &[ApprovalRow]) -> Value {
 /// There is no such prompt, or it cannot be examined in time.
 pub(super) async fn one(state: &AdminState, name: &str, until: Instant) -> Result<Value, NotShown> {
     let Shown { examined, tag } = show(state, name, until).await?;
-    let router = state.router.clone();
-    let (diff, examined) =
-        beside_calls(move || (router.approvals().diff(&examined), examined)).await;
+    let approvals = state.approvals.clone();
+    let (diff, examined) = beside_calls(move || (approvals.diff(&examined), examined)).await;
     let mut document = shown_json(&examined, diff);
     document["tag"] = tag.into();
     document["uses"] = json!(uses_of(state, name, until).await);
@@ -115,8 +114,8 @@ pub(super) async fn show(
     name: &str,
     until: Instant,
 ) -> Result<Shown, NotShown> {
-    let row = state.router.approvals().row(name).ok_or(NotShown::Unknown)?;
-    match timeout_at(until, Examined::to_show(&state.router, &row)).await {
+    let row = state.approvals.row(name).ok_or(NotShown::Unknown)?;
+    match timeout_at(until, Examined::to_show(&state.approvals, &row)).await {
         Err(_) => Err(NotShown::Late),
         Ok(Err(error)) => Err(NotShown::Failed(error)),
         Ok(Ok((examined, tag))) => Ok(Shown { examined, tag }),
@@ -142,9 +141,9 @@ pub(super) async fn decide(
         return Err((StatusCode::PRECONDITION_REQUIRED, json!({ "error": error })));
     };
     // One snapshot of the catalog, so that the decision is on the version that the tag names.
-    let rows = state.router.approvals().rows();
+    let rows = state.approvals.rows();
     let chosen = chosen(&rows, &decision.prompts)?;
-    let lock = state.router.approvals().lock_digest().to_owned();
+    let lock = state.approvals.lock_digest().to_owned();
     let examined = decided_on(state, &action, if_match, &rows, chosen).await?;
     let action = match action {
         Action::RollBack { .. } => Action::RollBack { to: decision.to },
@@ -156,9 +155,9 @@ pub(super) async fn decide(
     };
     let notes = notes(&action, &examined);
     let decider = visitor.decider(decision.by, decision.why);
-    let outcome = state.router.approvals().decide(&action, examined, Some(lock), &decider).await;
+    let outcome = state.approvals.decide(&action, examined, Some(lock), &decider).await;
     let DecisionOutcome { lock, half, .. } = outcome.map_err(refusal)?;
-    let applied = timeout(APPLIED, state.router.approvals().lock_in_use(&lock.digest)).await;
+    let applied = timeout(APPLIED, state.approvals.lock_in_use(&lock.digest)).await;
     let mut decided = decision.prompts;
     decided.retain(|name| !half.contains(name));
     Ok(json!({
@@ -184,8 +183,7 @@ async fn decided_on(
 ) -> Result<Vec<Examined>, Refusal> {
     // A list of tags: each names what was shown of one prompt.
     let tags: Vec<&str> = if_match.split(',').map(str::trim).collect();
-    let shown =
-        |row: &ApprovalRow| tags.iter().find_map(|tag| state.router.approvals().shown(tag, row));
+    let shown = |row: &ApprovalRow| tags.iter().find_map(|tag| state.approvals.shown(tag, row));
     let shown: Option<Vec<_>> = chosen.iter().map(shown).collect();
     if let Some(shown) = shown {
         return Ok(shown.iter().map(|shown| Examined::clone(shown)).collect());
@@ -197,7 +195,7 @@ async fn decided_on(
     if is_of_document && matches!(action, Action::RollBack { .. } | Action::Withdraw) {
         return Ok(seen);
     }
-    let examined = examine_all(&state.router, chosen).await.map_err(refusal)?;
+    let examined = examine_all(&state.approvals, chosen).await.map_err(refusal)?;
     let is_as_shown = if is_of_document {
         examined.iter().zip(&seen).all(|(now, seen)| now.is_as_seen(seen))
     } else {

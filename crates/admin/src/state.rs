@@ -23,6 +23,7 @@ use gateway::downstream::Endpoint;
 use gateway::net::certificates::CertificateEnd;
 use gateway::policy::Gate;
 use gateway::router::Router;
+use gateway::router::approvals::Approvals;
 use gateway::session::Sessions;
 use gateway::shutdown::Supervisor;
 use gateway::telemetry::Telemetry;
@@ -30,6 +31,7 @@ use gateway::telemetry::Telemetry;
 /// The parts of the gateway that the admin API shows.
 pub struct AdminState {
     pub router: Arc<Router>,
+    pub approvals: Arc<Approvals>,
     pub gate: Arc<Gate>,
     pub audit: Audit,
     /// Counts of uses, for the console.
@@ -71,7 +73,7 @@ impl AdminState {
             "startedAt": humantime::format_rfc3339_seconds(self.reloads.started_at).to_string(),
             "uptimeSecs": self.reloads.started.elapsed().as_secs(),
             "configDigest": self.config.digest,
-            "lockDigest": self.router.approvals().lock_digest(),
+            "lockDigest": self.approvals.lock_digest(),
             "reloads": self.reloads.to_json(),
             "ready": why.is_empty(),
             "why": why,

@@ -18,9 +18,9 @@ use base::platform::wall_clock;
 use domain::approval::{Decider, Mode};
 use domain::percent;
 use domain::similar::suggestion;
+use gateway::router::UpstreamStatus;
 use gateway::router::approvals::json::shown_json;
-use gateway::router::approvals::{Action, ApprovalError, Examined, examine_all, notes};
-use gateway::router::{Router, UpstreamStatus};
+use gateway::router::approvals::{Action, ApprovalError, Approvals, Examined, examine_all, notes};
 
 /// The path of approvals in the admin API.
 const PATH: &str = "/api/v1/approvals";
@@ -45,7 +45,7 @@ pub(super) enum Desk {
 /// A gateway of the command's own, with the state of its upstreams.
 pub(super) struct OwnGateway {
     app: App,
-    pub(super) router: Arc<Router>,
+    pub(super) approvals: Arc<Approvals>,
     upstreams: Vec<UpstreamStatus>,
     /// Whether approvals are off for all upstreams, and compared for this command only.
     are_off: bool,
@@ -143,7 +143,7 @@ impl Desk {
     pub(super) async fn rows(&self) -> Result<Vec<Value>, Failure> {
         match self {
             Self::Own(own) => {
-                let rows = own.router.approvals().rows();
+                let rows = own.approvals.rows();
                 let shown = rows.iter().map(Examined::known);
                 Ok(shown.map(|examined| own.row(&examined)).collect())
             }
@@ -161,7 +161,7 @@ impl Desk {
     /// The gateway cannot be asked.
     pub(super) async fn lock(&self) -> Result<Value, Failure> {
         match self {
-            Self::Own(own) => Ok(own.router.approvals().lock_digest().into()),
+            Self::Own(own) => Ok(own.approvals.lock_digest().into()),
             Self::Running(url) => Ok(fetch_once(url, PATH).await?["lock"].take()),
         }
     }
@@ -359,9 +359,9 @@ impl OwnGateway {
             config.observe_approvals().map_err(|error| Failure::usage(error.to_string()))?;
         let app = App::new(config).map_err(|error| Failure::new(error.to_string()))?;
         let upstreams = app.summary().await;
-        let router = app.router();
-        let lock = Mutex::new(router.approvals().lock_digest().to_owned());
-        Ok(Self { app, router, upstreams, are_off, config: path.to_owned(), lock })
+        let approvals = app.approvals();
+        let lock = Mutex::new(approvals.lock_digest().to_owned());
+        Ok(Self { app, approvals, upstreams, are_off, config: path.to_owned(), lock })
     }
 
     pub(super) async fn stop(self) {
@@ -381,7 +381,7 @@ impl OwnGateway {
     }
 
     async fn look_at(&self, names: &[String]) -> Result<Vec<Shown>, Failure> {
-        let rows = self.router.approvals().rows();
+        let rows = self.approvals.rows();
         let find = |name: &String| {
             let found = rows.iter().find(|row| row.public_name == *name).cloned();
             found.ok_or_else(|| {
@@ -390,7 +390,7 @@ impl OwnGateway {
             })
         };
         let rows = names.iter().map(find).collect::<Result<Vec<_>, _>>()?;
-        let examined = examine_all(&self.router, rows).await;
+        let examined = examine_all(&self.approvals, rows).await;
         let examined = examined.map_err(|error| Failure::new(error.to_string()))?;
         let mut shown = Vec::with_capacity(examined.len());
         for examined in examined {
@@ -401,8 +401,8 @@ impl OwnGateway {
 
     /// An examined prompt with its difference.
     pub(super) async fn shown(&self, examined: Examined) -> Shown {
-        let (router, one) = (self.router.clone(), examined.clone());
-        let diff = tokio::task::spawn_blocking(move || router.approvals().diff(&one)).await;
+        let (approvals, one) = (self.approvals.clone(), examined.clone());
+        let diff = tokio::task::spawn_blocking(move || approvals.diff(&one)).await;
         let json = self.with_mode(shown_json(&examined, diff.unwrap_or_default()));
         Shown { json, examined: Some(examined) }
     }
@@ -423,7 +423,7 @@ impl OwnGateway {
         let decider = Decider::at_command_line(user(), why, wall_clock());
         let notes = notes(action, &examined);
         let before = self.lock.lock().map(|lock| lock.clone()).ok();
-        let outcome = self.router.approvals().decide(action, examined, before, &decider).await;
+        let outcome = self.approvals.decide(action, examined, before, &decider).await;
         let outcome = outcome.map_err(|error| match error {
             ApprovalError::ReadOnly { error, patch } => {
                 // The patch alone, so that it can be piped.

@@ -26,14 +26,7 @@ const MAX_NAME: usize = 256;
 impl Decider {
     /// A decider at the command line, who names itself, at this time.
     pub fn at_command_line(by: String, why: Option<String>, at: SystemTime) -> Self {
-        Self {
-            by,
-            known_as: None,
-            proof: ApproverProof::LockFile,
-            why,
-            via: "cli",
-            at,
-        }
+        Self { by, known_as: None, proof: ApproverProof::LockFile, why, via: "cli", at }
     }
 
     /// Returns who decides, when and why, as files keep it.

@@ -12,8 +12,8 @@ mod text;
 
 pub use approver::{ApproverProof, Attribution, is_same_name};
 pub use class::Class;
-pub use decider::{BadReason, Decider};
 pub use decide::{Decision, Reason, Serving, decide, decide_skill};
+pub use decider::{BadReason, Decider};
 pub use form::Form;
 pub use template::TemplateArguments;
 pub use text::canonical_text;

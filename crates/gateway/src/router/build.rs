@@ -7,7 +7,6 @@ use arc_swap::ArcSwap;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
-use super::approvals::{Approvals, Examinations};
 use super::approved_text::VerifiedTexts;
 use super::mismatches::Mismatches;
 use super::rollouts::{RolloutStates, Rollouts};
@@ -96,10 +95,8 @@ impl Router {
             telemetry: upstream_deps.telemetry.clone(),
             reports,
             mismatches: Mismatches::default(),
-            examinations: Examinations::default(),
             verified: VerifiedTexts::default(),
             rollouts: RolloutStates::default(),
-            lock: watch::Sender::default(),
             texts,
             renewals,
             upstream_deps,
@@ -112,9 +109,7 @@ impl Router {
         let deadline = Instant::now() + config.listing.deadline;
         let refreshing = refresh.run(inputs, catalog.clone(), announce, deadline, shutdown);
         supervisor.supervise("refresh", refreshing);
-        let router = Self::new(config, catalog, views, caller_lists, upstreams, deps, shared);
-        router.approvals.publish_lock();
-        router
+        Self::new(config, catalog, views, caller_lists, upstreams, deps, shared)
     }
 
     /// Checks that another configuration can take effect.
@@ -203,7 +198,6 @@ impl Router {
             (!poll.is_zero()).then(|| (upstream.id.clone(), poll))
         };
         let rollouts = Rollouts::new(config, sealer.clone(), shared.clone());
-        let approvals = Approvals::new(config, catalog.clone(), shared.clone());
         let lists = Lists {
             catalog,
             published: shared.published.clone(),
@@ -219,7 +213,8 @@ impl Router {
             needs_credential: config.auth.required,
         };
         let overlays = config.overlays.clone();
-        Self { gate, lists, upstreams, sealer, limits, approvals, overlays, rollouts, shared }
+        let approval_rules = config.approvals.clone();
+        Self { gate, lists, upstreams, sealer, limits, approval_rules, overlays, rollouts, shared }
     }
 }
 

@@ -119,7 +119,7 @@ impl LabelledPrompts<'_> {
         tag: Option<String>,
         decider: &Decider,
     ) -> Result<Option<u32>, MoveError> {
-        let attribution = decider.attribution(self.router.approvals.rules.requires_reason);
+        let attribution = decider.attribution(self.router.approval_rules.requires_reason);
         let attribution = attribution.map_err(|why| MoveError::Refused(why.to_string()))?;
         let folder = movable(prompt, version)?;
         let wanted = LabelMove {

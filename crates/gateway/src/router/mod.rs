@@ -12,6 +12,7 @@ pub mod labels;
 mod suspended_calls;
 mod mismatches;
 pub mod approvals;
+pub mod probe;
 pub mod rollouts;
 pub mod step_backs;
 pub(crate) mod skills;
@@ -19,6 +20,7 @@ mod withheld_text;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio::time::Instant;
@@ -42,15 +44,14 @@ use crate::upstream::call::exchange::{CallExchange, ExchangeEvent};
 use crate::upstream::call::request::{RequestParams, UpstreamRequest};
 use crate::upstream::driver::DriverReport;
 use crate::upstream::guard::concurrency::ConcurrencyLimit;
-use approvals::{Approvals, Examinations, VersionParts};
 use approved_text::VerifiedTexts;
 use arguments::{effective_arguments, renamed_arguments, without_presets};
 use base::platform::heap::rare;
 use base::seal::Sealer;
 use bridge::Bridge;
 use call_channel::{CallChannel, CallEvent};
-use config::{Exposure, Limits, ToolForm};
-use domain::approval::{ApprovalKind, ApprovalState, Mode};
+use config::{ApprovalRules, Exposure, Limits, ToolForm};
+use domain::approval::{ApprovalKind, ApprovalState};
 use domain::call::{Call, InputRetry, NameKind, Request, SkillPart};
 use domain::caller::Caller;
 use domain::document::Document;
@@ -82,7 +83,7 @@ pub struct Router {
     upstreams: BTreeMap<UpstreamId, Arc<Upstream>>,
     sealer: Arc<Sealer>,
     limits: Limits,
-    approvals: Approvals,
+    approval_rules: ApprovalRules,
     overlays: Vec<Overlay>,
     rollouts: Rollouts,
     shared: Arc<RouterSharedState>,
@@ -101,11 +102,8 @@ struct RouterSharedState {
     telemetry: Telemetry,
     reports: mpsc::Sender<DriverReport>,
     mismatches: Mismatches,
-    examinations: Examinations,
     verified: VerifiedTexts,
     rollouts: RolloutStates,
-    /// The digest of the lock file of the newest configuration.
-    lock: watch::Sender<String>,
     /// The texts that probes find.
     texts: mpsc::Sender<Vec<TextReport>>,
     renewals: mpsc::Sender<Renewal>,
@@ -381,9 +379,35 @@ impl Router {
         &self.rollouts
     }
 
-    /// The approvals of this configuration.
-    pub fn approvals(&self) -> &Approvals {
-        &self.approvals
+    /// The texts that callers got and that are not approved.
+    pub(crate) fn mismatches(&self) -> &Mismatches {
+        &self.shared.mismatches
+    }
+
+    /// Marked changed whenever a snapshot is published.
+    pub(crate) fn published(&self) -> watch::Receiver<()> {
+        self.shared.published.clone()
+    }
+
+    /// Reports the texts that probes found, which the catalog compares from now on.
+    pub(crate) async fn report_texts(&self, texts: Vec<TextReport>) {
+        // Fails only at shutdown.
+        let _ = self.shared.texts.send(texts).await;
+    }
+
+    /// The upstream with this id.
+    pub(crate) fn upstream(&self, id: &UpstreamId) -> Option<&Arc<Upstream>> {
+        self.upstreams.get(id)
+    }
+
+    /// The ids of all upstreams.
+    pub(crate) fn upstream_ids(&self) -> impl Iterator<Item = &UpstreamId> {
+        self.upstreams.keys()
+    }
+
+    /// The longest time for a request of a client.
+    pub(crate) fn request_timeout(&self) -> Duration {
+        self.limits.request
     }
 
     /// The labels of library prompts.
@@ -446,23 +470,6 @@ impl Router {
         if let Some(upstream) = id.and_then(|id| self.upstreams.get(&id)) {
             upstream.take_hint();
         }
-    }
-
-    /// The upstreams whose prompts are probed without being asked for.
-    pub fn probed_upstreams(&self) -> impl Iterator<Item = &UpstreamId> {
-        let is_compared = |id: &&UpstreamId| self.approvals.rules.mode_of(id) != Mode::Off;
-        self.upstreams.keys().filter(|_| self.approvals.rules.is_probing).filter(is_compared)
-    }
-
-    /// Reads the source of a library prompt as it is now; `None` for prompts of other upstreams. No
-    /// call is made.
-    pub async fn library_parts(
-        &self,
-        upstream: &UpstreamId,
-        raw_name: &str,
-    ) -> Option<VersionParts> {
-        let place = self.upstreams.get(upstream)?.library_source(raw_name)?;
-        Some(VersionParts::of_source(self.approvals.source_of(upstream, place).await))
     }
 
     /// Whether an endpoint serves a prompt, regardless of the caller.
@@ -553,7 +560,7 @@ impl Router {
         let missing = catalog.incomplete.iter().find(is_missing)?;
         self.lists.views.endpoints.serves_unlisted(&call.endpoint, id, name).then(|| {
             let raw_name = overlay::raw_name(&self.overlays, id, listed_name);
-            let state = self.approvals.rules.known_state(ApprovalKind::Prompt, id, &raw_name);
+            let state = self.approval_rules.known_state(ApprovalKind::Prompt, id, &raw_name);
             Unlisted { upstream: id, raw_name, state, kind: missing.kind.clone() }
         })
     }

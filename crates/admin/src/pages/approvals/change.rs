@@ -37,11 +37,11 @@ static DIFFERENCES: Semaphore = Semaphore::const_new(1);
 impl Change {
     /// Compares what is offered with what is approved; the patch has at most `rows` lines.
     pub(super) async fn of(state: &Arc<AdminState>, examined: Arc<Examined>, rows: usize) -> Self {
-        let router = state.router.clone();
+        let approvals = state.approvals.clone();
         let turn = DIFFERENCES.acquire().await.ok();
         let compare = move || {
             let _turn = turn;
-            let (row, approvals) = (&examined.row, router.approvals());
+            let row = &examined.row;
             let (approved, offered) = (approvals.approved_parts(row), examined.offered_parts());
             let text = approvals.diff_of_parts(row, &approved, &offered);
             let total = text.lines().count();

@@ -81,9 +81,8 @@ pub(super) struct LastDecision {
 
 impl LastDecision {
     pub(super) fn on(state: &AdminState, name: &str) -> Option<Self> {
-        let row = state.router.approvals().row(name)?;
-        let Approval { approved, rejected, pending, .. } =
-            state.router.approvals().decisions(&row)?;
+        let row = state.approvals.row(name)?;
+        let Approval { approved, rejected, pending, .. } = state.approvals.decisions(&row)?;
         let decided = [
             ("approved", approved),
             ("rejected", rejected),

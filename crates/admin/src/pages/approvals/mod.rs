@@ -94,7 +94,7 @@ pub(super) fn approvals(
     rows.sort_by_key(|row| (!row.is_waiting(), &row.public_name));
     let paging = request.paging(rows.len(), PAGE);
     ApprovalsPage {
-        lock: state.router.approvals().lock_digest().to_owned(),
+        lock: state.approvals.lock_digest().to_owned(),
         approvals: rows.into_iter().skip(paging.start).take(paging.size).map(line).collect(),
         paging,
         params: params.clone(),

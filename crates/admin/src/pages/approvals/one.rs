@@ -122,7 +122,7 @@ pub(crate) async fn approval(
     name: &str,
 ) -> PageResult<ApprovalPage> {
     if visitor.role < Role::Tester {
-        let row = state.router.approvals().row(name).ok_or(NotShown::Unknown)?;
+        let row = state.approvals.row(name).ok_or(NotShown::Unknown)?;
         return Ok(ApprovalPage::new(state, &row, request, visitor));
     }
     let Shown { examined, tag } = approvals::show(state, name, request.until).await?;

@@ -127,15 +127,15 @@ async fn shown(looked: &Looked<'_>, file: &FileRow) -> PageResult<ShownFile> {
         decided.version.files.get(file.path.as_str()).is_some_and(|own| **own == *file.digest)
     });
     let Some(decided) = approved else {
-        let reading = offered_file(&state.router, name, &file.path);
+        let reading = offered_file(&state.approvals, name, &file.path);
         let text = timeout_at(request.until, reading).await.map_err(|_| PageError::late())?;
         return Ok(ShownFile::of(text, None));
     };
     // Of all files of the version only this one is read.
     let mut version = Version { texts: Default::default(), ..decided.version.clone() };
     version.files.retain(|path, _| **path == *file.path);
-    let router = state.router.clone();
-    let mut parts = beside_calls(move || router.approvals().version_parts(&version)).await;
+    let approvals = state.approvals.clone();
+    let mut parts = beside_calls(move || approvals.version_parts(&version)).await;
     let text = parts.files.remove(file.path.as_str()).map(|part| part.text);
     let by = &decided.attribution;
     Ok(ShownFile::of(text, Some((by.by.clone(), by.at.clone()))))

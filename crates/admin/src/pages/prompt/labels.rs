@@ -89,8 +89,8 @@ pub(super) async fn labels(looked: &Looked<'_>) -> Option<LabelsPart> {
     {
         let parts = async |choice: &str| {
             let raw_name = version_name(&mark.of, choice);
-            let router = &looked.state.router;
-            router.library_parts(&looked.owner.upstream, &raw_name).await.unwrap_or_default()
+            let approvals = &looked.state.approvals;
+            approvals.library_parts(&looked.owner.upstream, &raw_name).await.unwrap_or_default()
         };
         let (left, right): (VersionParts, VersionParts) = (parts(&left).await, parts(&right).await);
         part.comparison = Some(beside_calls(move || Comparison::of(&left, &right, &[])).await);

@@ -133,7 +133,7 @@ async fn with_trial(
     let owner = catalog.content.owner(name);
     let owner = owner.ok_or_else(|| unlisted(state, name))?;
     let definition = definition(&catalog, owner).with_origins(&state.config, owner);
-    let row = state.router.approvals().row(name);
+    let row = state.approvals.row(name);
     let looked = Looked { state, request, visitor, name, owner, row, definition: &definition };
     let content = match tab {
         PromptTab::Text => Box::pin(text::text(&looked)).await?.render(),
@@ -168,7 +168,7 @@ pub(crate) async fn skill(
     let (owner, entry) = found.ok_or_else(|| unlisted(state, name))?;
     let front_matter = entry.get("frontmatter").unwrap_or(entry);
     let definition = Definition::read(front_matter);
-    let row = state.router.approvals().row(name);
+    let row = state.approvals.row(name);
     let looked = Looked { state, request, visitor, name, owner, row, definition: &definition };
     let content = match tab {
         PromptTab::Text | PromptTab::Try => Box::pin(files::files(&looked, entry)).await?.render(),
@@ -210,7 +210,7 @@ impl Looked<'_> {
 
 /// Why a name leads to no page: it is left out, or unknown.
 fn unlisted(state: &AdminState, name: &str) -> PageError {
-    match state.router.approvals().row(name) {
+    match state.approvals.row(name) {
         Some(row) => PageError::new(
             http::StatusCode::NOT_FOUND,
             format!(

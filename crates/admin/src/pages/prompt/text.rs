@@ -68,15 +68,15 @@ async fn shown(looked: &Looked<'_>) -> Result<ShownText, PageError> {
         return Ok(ShownText::Hidden);
     }
     let Some(row) = &looked.row else {
-        let file = state.router.library_parts(&owner.upstream, &owner.raw_name).await;
+        let file = state.approvals.library_parts(&owner.upstream, &owner.raw_name).await;
         return Ok(match file {
             Some(parts) => ShownText::Offered { version: VersionView::of(&parts) },
             None => ShownText::Unknown,
         });
     };
     if let Some(decided) = row.approved() {
-        let (router, version) = (state.router.clone(), decided.version.clone());
-        let parts = beside_calls(move || router.approvals().version_parts(&version)).await;
+        let (approvals, version) = (state.approvals.clone(), decided.version.clone());
+        let parts = beside_calls(move || approvals.version_parts(&version)).await;
         let version = VersionView::of(&parts);
         if version.has_text() {
             return Ok(ShownText::Approved {

@@ -70,12 +70,12 @@ pub(super) async fn versions(looked: &Looked<'_>) -> VersionsTab {
     let between = (count > 1).then(|| (number("from", count - 1), number("to", count)));
     let comparison = match between.filter(|_| may_read) {
         Some((from, to)) => {
-            let router = state.router.clone();
+            let approvals = state.approvals.clone();
             let version = |number: usize| decided[count - number].1.version.clone();
             let (from, to) = (version(from), version(to));
             let compare = move || {
                 let parts: [VersionParts; 2] =
-                    [from, to].map(|version| router.approvals().version_parts(&version));
+                    [from, to].map(|version| approvals.version_parts(&version));
                 Comparison::of(&parts[0], &parts[1], &[])
             };
             Some(beside_calls(compare).await)

@@ -11,9 +11,8 @@ use tokio::task::JoinSet;
 use super::json::row_json;
 use super::probe::{Patience, ProbedText, ProbedTexts, PromptProbe, offered_texts};
 use super::skill_files::ReadFiles;
-use super::{ApprovalError, refused};
+use super::{ApprovalError, Approvals, refused};
 use crate::catalog::approval::{ApprovalRow, OfferedPrompt, SeenOtherwise};
-use crate::router::Router;
 use base::seal;
 use config::lock::{Object, Objects};
 use domain::approval::{
@@ -63,7 +62,7 @@ impl Examined {
     /// A skill, with the files of the offered version as far as they can be had. One that is
     /// approved so is known.
     async fn skill_now(
-        router: &Router,
+        approvals: &Approvals,
         row: &ApprovalRow,
         known: &OfferedPrompt,
         skill: &Skill,
@@ -72,7 +71,7 @@ impl Examined {
         if let Some(offered) = examined.offered.as_mut()
             && row.decision.reason != Reason::Same
         {
-            let probe = PromptProbe { router, row, offered: known, patience: Patience::Short };
+            let probe = PromptProbe { approvals, row, offered: known, patience: Patience::Short };
             let ReadFiles { objects, unread } = probe.files(skill).await;
             let entry = (known.version.definition.clone(), Object::Json(skill.canonical()));
             offered.objects = objects.into_iter().chain([entry]).collect();
@@ -85,15 +84,14 @@ impl Examined {
     ///
     /// # Errors
     /// The source of a library prompt has changed meanwhile, or cannot be read.
-    pub async fn now(router: &Router, row: &ApprovalRow) -> Result<Self, ApprovalError> {
+    pub async fn now(approvals: &Approvals, row: &ApprovalRow) -> Result<Self, ApprovalError> {
         let Some(known) = &row.offered else {
             return Ok(Self::known(row));
         };
         if let Some(skill) = &known.skill {
-            return Ok(Self::skill_now(router, row, known, skill).await);
+            return Ok(Self::skill_now(approvals, row, known, skill).await);
         }
         let OfferedPrompt { prompt, version: offered, .. } = known;
-        let approvals = router.approvals();
         let mut version = Version { texts: Default::default(), ..offered.version() };
         let mut objects =
             Objects::from([(offered.definition.clone(), Object::Json(prompt.canonical()))]);
@@ -105,7 +103,7 @@ impl Examined {
             }
             objects.insert(digest.clone(), Object::Json(text));
         }
-        let probe = PromptProbe { router, row, offered: known, patience: Patience::Short };
+        let probe = PromptProbe { approvals, row, offered: known, patience: Patience::Short };
         let texts = probe.texts().await;
         for (arguments, text) in &texts {
             if let ProbedText::Stable { digest, text } = text {
@@ -123,7 +121,7 @@ impl Examined {
         };
         row.variants.retain(|found| !is_offered(&found.digest));
         let mut seen: Vec<_> = seen_otherwise(&row, &known.texts).collect();
-        let refused = approvals.shared.mismatches.last(&row);
+        let refused = approvals.router.mismatches().last(&row);
         seen.extend(refused.filter(|refused| {
             version.digests().all(|digest| Some(digest) != refused.digest.as_ref())
         }));
@@ -143,11 +141,11 @@ impl Examined {
     /// # Errors
     /// As [`Examined::now`].
     pub async fn to_show(
-        router: &Router,
+        approvals: &Approvals,
         row: &ApprovalRow,
     ) -> Result<(Arc<Self>, String), ApprovalError> {
-        let examined = Arc::new(Self::now(router, row).await?);
-        let tag = router.approvals().shared.examinations.keep(&examined);
+        let examined = Arc::new(Self::now(approvals, row).await?);
+        let tag = approvals.shared.examinations.keep(&examined);
         Ok((examined, tag))
     }
 
@@ -264,7 +262,7 @@ const EXAMINED_AT_ONCE: usize = 8;
 /// # Errors
 /// As [`Examined::now`].
 pub async fn examine_all(
-    router: &Arc<Router>,
+    approvals: &Arc<Approvals>,
     rows: Vec<ApprovalRow>,
 ) -> Result<Vec<Examined>, ApprovalError> {
     let mut examined = Vec::with_capacity(rows.len());
@@ -274,8 +272,8 @@ pub async fn examine_all(
         while running.len() < EXAMINED_AT_ONCE
             && let Some((index, row)) = rows.next()
         {
-            let router = router.clone();
-            running.spawn(async move { (index, Examined::now(&router, &row).await) });
+            let approvals = approvals.clone();
+            running.spawn(async move { (index, Examined::now(&approvals, &row).await) });
         }
         match running.join_next().await {
             None => break,
@@ -314,7 +312,7 @@ const BARE_EXAMINATION: usize = 4 << 10;
 /// Examinations that were shown to a person, by their tags, so that the decision is on the same
 /// objects, whatever the upstream answers meanwhile. The least recently used are forgotten; then
 /// the decision examines again, and demands the same digests.
-pub(crate) struct Examinations(Cache<String, Arc<Examined>, ExaminationSize>);
+pub(super) struct Examinations(Cache<String, Arc<Examined>, ExaminationSize>);
 
 /// Memory for examinations, in bytes.
 const MEMORY: u64 = 32 << 20;
@@ -339,7 +337,7 @@ impl Default for Examinations {
 
 impl Examinations {
     /// Keeps what is shown, and returns its tag.
-    pub(crate) fn keep(&self, examined: &Arc<Examined>) -> String {
+    pub(super) fn keep(&self, examined: &Arc<Examined>) -> String {
         let tag = examined.tag();
         self.0.insert(tag.clone(), examined.clone());
         tag
@@ -347,7 +345,7 @@ impl Examinations {
 
     /// Returns the examination of a prompt that has this tag, unless it is forgotten or there was a
     /// decision on the prompt since.
-    pub(crate) fn shown(
+    pub(super) fn shown(
         &self,
         tag: &str,
         row: &ApprovalRow,

@@ -9,14 +9,13 @@ pub mod json;
 mod lock_change;
 pub mod notify;
 mod parts;
-pub(crate) mod probe;
+mod probe;
 pub mod prober;
 mod skill_files;
 pub mod words;
 
 pub use crate::catalog::approval::{FoundVariant, SeenOtherwise};
 pub use comparison::{ComparedMessage, compared_messages, compared_parts, compared_text};
-pub(crate) use examined::Examinations;
 pub use examined::{Examined, OfferedVersion, examine_all};
 pub use parts::{VersionPart, VersionParts};
 pub use skill_files::offered_file;
@@ -26,21 +25,24 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
+use tokio::sync::watch;
 use tokio::time::timeout;
+use tokio_util::task::TaskTracker;
 
 use diff::{ChangedPart, write_diff};
+use examined::Examinations;
 use lock_change::{ChangedLock, change_lock, own};
 use probe::ProbedText;
 
 use crate::catalog::approval::{ApprovalRow, OfferedPrompt};
 use crate::catalog::blocking::beside_calls;
-use crate::catalog::snapshot::Catalog;
-use crate::router::RouterSharedState;
+use crate::router::{Router, UpstreamDeps};
+use crate::telemetry::Telemetry;
 use crate::upstream::library::{FileChange, source_object};
+use audit::Audit;
 use config::lock::{Lock, StoreError};
 use config::{ApprovalRules, Config, Transport, UpstreamSettings};
-use domain::approval::{Approval, ApprovalKind, BadReason, Decider, NO_ARGUMENTS, Version};
+use domain::approval::{Approval, ApprovalKind, BadReason, Decider, Mode, NO_ARGUMENTS, Version};
 use domain::name::UpstreamId;
 use domain::percent;
 use domain::prompt::SourcePlace;
@@ -98,22 +100,45 @@ const MAX_UNKNOWN: usize = 3;
 /// The approvals of one configuration: prompts that are offered or in the lock file, and decisions
 /// on them.
 pub struct Approvals {
-    pub(super) rules: ApprovalRules,
-    catalog: Arc<ArcSwap<Catalog>>,
+    rules: ApprovalRules,
+    router: Arc<Router>,
     /// The longest source of a prompt, in bytes (`max_message`), of each upstream whose prompts are
     /// files.
     libraries: BTreeMap<UpstreamId, usize>,
     /// The folders of the libraries whose files are edited in place.
     folders: BTreeMap<UpstreamId, PathBuf>,
-    shared: Arc<RouterSharedState>,
+    shared: Arc<ApprovalsSharedState>,
+}
+
+/// State that the approvals of all editions share.
+struct ApprovalsSharedState {
+    examinations: Examinations,
+    /// The digest of the lock file of the newest configuration.
+    lock: watch::Sender<String>,
+    audit: Audit,
+    tasks: TaskTracker,
+    telemetry: Telemetry,
 }
 
 impl Approvals {
-    pub(super) fn new(
-        config: &Config,
-        catalog: Arc<ArcSwap<Catalog>>,
-        shared: Arc<RouterSharedState>,
-    ) -> Self {
+    /// The approvals of the first configuration, with which its router answers.
+    pub fn start(config: &Config, router: Arc<Router>, deps: &UpstreamDeps) -> Self {
+        let shared = ApprovalsSharedState {
+            examinations: Examinations::default(),
+            lock: watch::Sender::new(config.approvals.lock.digest.clone()),
+            audit: deps.audit.clone(),
+            tasks: deps.tasks.clone(),
+            telemetry: deps.telemetry.clone(),
+        };
+        Self::new(config, router, Arc::new(shared))
+    }
+
+    /// The approvals of another configuration, with which its router answers.
+    pub fn renew(&self, config: &Config, router: Arc<Router>) -> Self {
+        Self::new(config, router, self.shared.clone())
+    }
+
+    fn new(config: &Config, router: Arc<Router>, shared: Arc<ApprovalsSharedState>) -> Self {
         let has_files = |upstream: &&UpstreamSettings| {
             matches!(upstream.transport, Transport::Library(_) | Transport::Git(_))
         };
@@ -125,12 +150,12 @@ impl Approvals {
             _ => None,
         };
         let folders = config.upstreams.iter().filter_map(folder).collect();
-        Self { rules: config.approvals.clone(), catalog, libraries, folders, shared }
+        Self { rules: config.approvals.clone(), router, libraries, folders, shared }
     }
 
     /// Returns all prompts that are offered or in the lock file, by their public names.
     pub fn rows(&self) -> Vec<ApprovalRow> {
-        let catalog = self.catalog.load();
+        let catalog = self.router.catalog();
         let rows = catalog.approvals.iter().flat_map(|rows| rows.iter());
         let mut rows: Vec<_> = rows.map(|row| self.with_variants(row)).collect();
         rows.sort_by(|a, b| a.public_name.cmp(&b.public_name));
@@ -139,14 +164,14 @@ impl Approvals {
 
     /// Returns the prompt that is offered or in the lock file under a public name.
     pub fn row(&self, public_name: &str) -> Option<ApprovalRow> {
-        let catalog = self.catalog.load();
+        let catalog = self.router.catalog();
         let mut rows = catalog.approvals.iter().flat_map(|rows| rows.iter());
         rows.find(|row| row.public_name == public_name).map(|row| self.with_variants(row))
     }
 
     /// A row with the variants of its prompt that wait now.
     fn with_variants(&self, row: &ApprovalRow) -> ApprovalRow {
-        ApprovalRow { variants: self.shared.mismatches.variants(row), ..row.clone() }
+        ApprovalRow { variants: self.router.mismatches().variants(row), ..row.clone() }
     }
 
     /// Returns the digest of the lock file that this configuration was read with.
@@ -186,15 +211,28 @@ impl Approvals {
             .collect()
     }
 
+    /// The upstreams whose prompts are probed without being asked for.
+    pub fn probed_upstreams(&self) -> impl Iterator<Item = &UpstreamId> {
+        let is_compared = |id: &&UpstreamId| self.rules.mode_of(id) != Mode::Off;
+        self.router.upstream_ids().filter(|_| self.rules.is_probing).filter(is_compared)
+    }
+
+    /// Reads the source of a library prompt as it is now; `None` for prompts of other upstreams. No
+    /// call is made.
+    pub async fn library_parts(
+        &self,
+        upstream: &UpstreamId,
+        raw_name: &str,
+    ) -> Option<VersionParts> {
+        let place = self.router.upstream(upstream)?.library_source(raw_name)?;
+        Some(VersionParts::of_source(self.source_of(upstream, place).await))
+    }
+
     /// Reads the source of a library prompt again.
     ///
     /// # Errors
     /// Why it cannot be read.
-    pub(super) async fn source_of(
-        &self,
-        upstream: &UpstreamId,
-        place: SourcePlace,
-    ) -> Result<String, String> {
+    async fn source_of(&self, upstream: &UpstreamId, place: SourcePlace) -> Result<String, String> {
         let (folder, file) = match place {
             SourcePlace::File { folder, path } => (folder, path),
             SourcePlace::Kept(source) => return Ok(source.to_string()),
@@ -267,10 +305,10 @@ impl Approvals {
             self.note_own_changes(&mut prompts, decider).await;
         }
         let (action, via) = (action.clone(), decider.via);
-        let audit = self.shared.upstream_deps.audit.clone();
+        let audit = self.shared.audit.clone();
         // A task of its own: a client that disconnects must not leave a decision that is not on
         // record.
-        let deciding = self.shared.upstream_deps.tasks.spawn(beside_calls(move || {
+        let deciding = self.shared.tasks.spawn(beside_calls(move || {
             let changed = change_lock(&rules, &action, &prompts, before.as_deref(), &attribution);
             changed.map(|ChangedLock { lock, versions, events, half }| {
                 for event in events {

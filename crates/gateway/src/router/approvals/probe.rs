@@ -1,5 +1,5 @@
-//! Probes: gets by which the gateway learns the texts of prompts. They pass the same door as every
-//! call, as the caller `promptgate`.
+//! The texts of prompts, learnt by probes: without arguments, with those of configured probes, and as
+//! templates with marked arguments.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -7,34 +7,18 @@ use std::sync::Arc;
 
 use tokio::time::{Instant, sleep};
 
+use super::Approvals;
 use super::asked::{MAX_COMPLETED, MAX_TEMPLATES, approved_templates, template_arguments};
-use crate::catalog::approval::{
-    ApprovalRow, DEPTH, OfferedPrompt, PromptApproval, approval_arguments, holds_secret,
-};
-use crate::catalog::owner::Owner;
-use crate::catalog::reply::Reply;
-use crate::policy::{CallTarget, RecordOutcome, Resolution, ResultDigest};
-use crate::router::arguments::{effective_arguments, without_presets};
-use crate::router::bridge::Bridge;
-use crate::router::call_channel::CallChannel;
-use crate::router::skills::{self, AskedFile};
-use crate::router::{Completing, RoutedCall, Router, complete};
+use crate::catalog::approval::{ApprovalRow, OfferedPrompt, approval_arguments, holds_secret};
+use crate::router::probe::ProbeRequest;
 use crate::upstream::guard::large_texts::work_on;
 use base::seal;
 use domain::approval::template::{is_filled, template};
-use domain::approval::{DigestText, NO_ARGUMENTS, OfferedText, TemplateArguments, canonical_text};
-use domain::call::{Call, ClientMessages, ForwardedMeta, NameKind, Request, SkillPart};
+use domain::approval::{DigestText, NO_ARGUMENTS, OfferedText, TemplateArguments};
 use domain::caller::{Caller, PROBER};
-use domain::chunks::Chunks;
-use domain::document::Document;
 use domain::fair_share::Holder;
 use domain::fault::{Fault, TransportFault, UpstreamFault, UpstreamFaultKind as Kind};
 use domain::json::Json;
-use domain::skill::SkillFile;
-use domain::unix_time::UnixSeconds;
-
-/// The endpoint that records of probes name.
-const ENDPOINT: &str = "approvals";
 
 /// Why the approval does not cover a text that an upstream has made with a secret.
 const HOLDS_SECRET: &str = "it holds a secret (the value of a preset argument, or a credential for the upstream), which must not be written to promptgate.lock.d";
@@ -107,7 +91,7 @@ pub(super) fn offered_texts(texts: &ProbedTexts) -> BTreeMap<Arc<str>, OfferedTe
 
 /// The probes of the offered version of one prompt.
 pub(super) struct PromptProbe<'a> {
-    pub router: &'a Router,
+    pub approvals: &'a Approvals,
     pub row: &'a ApprovalRow,
     pub offered: &'a OfferedPrompt,
     pub patience: Patience,
@@ -211,7 +195,7 @@ impl<'a> PromptProbe<'a> {
     /// Returns the outcome of two gets.
     async fn compared(&self, text: String, again: String) -> ProbedText {
         let overlay = self.offered.prompt.overlay.clone();
-        let upstream = self.router.upstreams.get(&self.row.upstream).cloned();
+        let upstream = self.approvals.router.upstream(&self.row.upstream).cloned();
         let bytes = text.len();
         let compare = move || {
             if again != text {
@@ -234,22 +218,22 @@ impl<'a> PromptProbe<'a> {
     /// Returns the arguments of a get without any, in canonical form, places for those that a
     /// prompt declares, and the arguments of its configured probes.
     fn arguments(&self) -> impl Iterator<Item = Arc<str>> + use<'a> {
-        let Self { router, row, offered, .. } = *self;
+        let Self { approvals, row, offered, .. } = *self;
         let prompt = &offered.prompt;
         let needs_none = !prompt.arguments.iter().any(|a| a.required);
         let without = needs_none.then(|| Arc::from(NO_ARGUMENTS));
         let mut templates = Vec::new();
         if self.is_asked() {
             templates = template_arguments(prompt, &BTreeMap::new());
-            let more =
-                approved_templates(row, offered).chain(router.shared.mismatches.arguments(row));
+            let more = approved_templates(row, offered)
+                .chain(approvals.router.mismatches().arguments(row));
             for arguments in more {
                 if !templates.contains(&arguments) {
                     templates.push(arguments);
                 }
             }
         }
-        let configured = router.approvals.rules.probes.iter();
+        let configured = approvals.rules.probes.iter();
         let configured = configured.filter(|probe| probe.prompt == row.public_name);
         let configured = configured.map(|probe| {
             let given = Json::accepted(&probe.arguments);
@@ -261,7 +245,7 @@ impl<'a> PromptProbe<'a> {
 
     /// Whether the upstream is asked with made-up arguments.
     fn is_asked(&self) -> bool {
-        let upstream = self.router.upstreams.get(&self.row.upstream);
+        let upstream = self.approvals.router.upstream(&self.row.upstream);
         upstream.is_some_and(|upstream| upstream.config().settings.approval_probes)
     }
 
@@ -271,9 +255,10 @@ impl<'a> PromptProbe<'a> {
     /// # Errors
     /// As for a get.
     pub(super) async fn once(&self, asked: ProbeRequest<'_>) -> Result<String, Fault> {
-        let deadline = Instant::now() + self.router.limits.request;
+        let router = &self.approvals.router;
+        let deadline = Instant::now() + router.request_timeout();
         loop {
-            let outcome = self.now(asked).await;
+            let outcome = router.probe(self.row, self.offered, asked).await;
             let Err(Fault::Transport(TransportFault::RateLimited { retry_after, .. })) = &outcome
             else {
                 return outcome;
@@ -282,144 +267,6 @@ impl<'a> PromptProbe<'a> {
                 return outcome;
             }
             sleep(*retry_after).await;
-        }
-    }
-
-    async fn now(&self, asked: ProbeRequest<'_>) -> Result<String, Fault> {
-        let Self { row, offered, .. } = *self;
-        let call = Call {
-            caller: Caller::new(PROBER),
-            subject_token: None,
-            endpoint: ENDPOINT.into(),
-            address: None,
-            tried_by: None,
-            client: ClientMessages::default(),
-            forwarded: ForwardedMeta::default(),
-            request: asked.request(&row.public_name),
-        };
-        let record = self.router.gate.record(&call);
-        let owner = Owner {
-            public_name: row.public_name.as_str().into(),
-            upstream: row.upstream.clone(),
-            raw_name: row.raw_name.clone(),
-            arguments: offered.prompt.arguments.as_slice().into(),
-            digest: offered.version.definition.clone(),
-            overlay: offered.prompt.overlay.clone(),
-            approval: PromptApproval { state: row.decision.state, ..PromptApproval::default() },
-            version: offered.prompt.version.clone(),
-            skill: None,
-            prompt_name: None,
-        };
-        let got = async {
-            let target = CallTarget {
-                upstream: owner.upstream.as_str(),
-                raw_name: &owner.raw_name,
-                definition: &owner.digest,
-                state: owner.approval.state,
-                version: None,
-            };
-            let resolution = Resolution::Listed(target);
-            let authorized = self.router.gate.authorize(&call, &record, resolution).await?;
-            let upstream = self.router.upstreams.get(&owner.upstream).ok_or(Fault::Internal)?;
-            let routed =
-                RoutedCall { call: &call, authorized, owner: &owner, version: None, upstream };
-            let got = match (&call.request, asked) {
-                (Request::Complete { argument, .. }, _) => self.get_values(&routed, argument).await,
-                (Request::Get { arguments, .. }, _) => {
-                    self.get_text(&routed, arguments.as_ref()).await
-                }
-                (_, ProbeRequest::File { file, .. }) => self.get_file(&routed, file).await,
-                _ => Err(Fault::Internal),
-            };
-            got.map_err(|fault| without_presets(&owner, fault))
-        };
-        let got = got.await;
-        let result = got.as_ref().map(|text| Chunks::from(text.clone()));
-        let outcome = match &result {
-            Ok(result) => RecordOutcome::Result { result, digest: &ResultDigest::Text },
-            Err(fault) => RecordOutcome::Fault(fault),
-        };
-        self.router.gate.complete(&record, &call.caller, outcome).await?;
-        got
-    }
-
-    /// Returns all values of an argument as a JSON array, which is empty where the upstream has
-    /// more.
-    async fn get_values(&self, routed: &RoutedCall<'_>, argument: &str) -> Result<String, Fault> {
-        let completing = Completing { argument, value: "", context: None };
-        let deadline = Instant::now() + self.router.limits.request;
-        match complete(routed, completing, &CallChannel::silent(), deadline).await? {
-            Reply::Completion { completion, .. } => Ok(match completion.has_more {
-                Some(true) => "[]".to_owned(),
-                _ => format!("[{}]", completion.values),
-            }),
-            _ => Err(Fault::Internal),
-        }
-    }
-
-    /// Returns the result with a file that is as its skill's entry says.
-    async fn get_file(&self, routed: &RoutedCall<'_>, file: &SkillFile) -> Result<String, Fault> {
-        let RoutedCall { call, authorized, owner, upstream, .. } = routed;
-        let deadline = Instant::now() + self.router.limits.request;
-        let asked = AskedFile { owner, file, upstream, deadline };
-        let channel = CallChannel::silent();
-        let read = skills::read(self.router, (call, authorized), asked, &channel).await?;
-        Ok(read.json().text().to_owned())
-    }
-
-    async fn get_text(
-        &self,
-        routed: &RoutedCall<'_>,
-        arguments: Option<&Document>,
-    ) -> Result<String, Fault> {
-        let effective = effective_arguments(routed, arguments)?;
-        // A server request has no answer: the client of a probe has no capabilities, so no state is
-        // sealed either.
-        let channel = CallChannel::silent();
-        let bridge = Bridge {
-            router: self.router,
-            routed,
-            channel: &channel,
-            arguments: effective.as_ref().or(arguments),
-            rest: None,
-            expected: None,
-            deadline: Instant::now() + self.router.limits.request,
-            now: UnixSeconds::default(),
-            rounds: 0,
-        };
-        match bridge.run(None).await? {
-            Reply::Prompt(prompt) => Ok(canonical_text(prompt.result.json())),
-            _ => Err(Fault::Internal),
-        }
-    }
-}
-
-/// The request of a probe.
-#[derive(Clone, Copy)]
-pub(super) enum ProbeRequest<'a> {
-    /// The text for arguments in canonical form.
-    Text(&'a str),
-    /// The values of an argument.
-    Values(&'a str),
-    /// A file of a skill, with its public URI.
-    File { file: &'a SkillFile, uri: &'a str },
-}
-
-impl ProbeRequest<'_> {
-    fn request(self, public_name: &str) -> Request {
-        let name = public_name.to_owned();
-        match self {
-            Self::Text(arguments) => {
-                // As clients do that have none to give.
-                let given = (arguments != NO_ARGUMENTS).then(|| arguments.as_bytes().to_vec());
-                let arguments = given.and_then(|given| Document::parse(given, DEPTH).ok());
-                Request::Get { name, name_kind: NameKind::Public, arguments, retry: None }
-            }
-            Self::Values(argument) => {
-                let (argument, value) = (argument.to_owned(), String::new());
-                Request::Complete { name, argument, value, context: None }
-            }
-            Self::File { uri, .. } => Request::Skill { uri: uri.to_owned(), part: SkillPart::File },
         }
     }
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
+use super::Approvals;
 use super::probe::{Patience, PromptProbe, offered_texts};
 use crate::catalog::approval::OfferedPrompt;
 use crate::catalog::effective::{TextReport, TextsOf};
@@ -40,7 +41,7 @@ struct Done {
 
 /// Probes the prompts of one upstream.
 pub struct Prober {
-    router: Arc<Router>,
+    approvals: Arc<Approvals>,
     upstream: UpstreamId,
     /// By the raw names of the prompts.
     done: HashMap<Arc<str>, Done>,
@@ -48,16 +49,16 @@ pub struct Prober {
 }
 
 impl Prober {
-    pub fn new(router: Arc<Router>, upstream: UpstreamId) -> Self {
+    pub fn new(approvals: Arc<Approvals>, upstream: UpstreamId) -> Self {
         let new_versions = Limiter::new(NEW_VERSIONS, 1);
-        Self { router, upstream, done: HashMap::new(), new_versions }
+        Self { approvals, upstream, done: HashMap::new(), new_versions }
     }
 
     /// Probes the prompts with approvals: when they change, after a get gave another text than the
     /// approved one, and every `probe_every`; until `stop`.
     pub async fn run(mut self, stop: CancellationToken) {
-        let mut published = self.router.shared.published.clone();
-        let mut mismatched = self.router.shared.mismatches.added();
+        let mut published = self.approvals.router.published();
+        let mut mismatched = self.approvals.router.mismatches().added();
         loop {
             published.mark_unchanged();
             let probing = self.probe_due();
@@ -71,7 +72,7 @@ impl Prober {
                 Ok(()) = mismatched.changed() => {}
                 () = sleep_until(next) => {}
             }
-            for raw_name in self.router.shared.mismatches.take(&self.upstream) {
+            for raw_name in self.approvals.router.mismatches().take(&self.upstream) {
                 self.done.entry(raw_name).and_modify(|done| done.at = None);
             }
         }
@@ -79,16 +80,16 @@ impl Prober {
 
     /// Runs the probes that are due, and returns the time of the next one.
     async fn probe_due(&mut self) -> Instant {
-        let Self { router, upstream, done, new_versions } = self;
-        let every = router.approvals.rules.probe_every;
-        let catalog = router.catalog();
+        let Self { approvals, upstream, done, new_versions } = self;
+        let every = approvals.rules.probe_every;
+        let catalog = approvals.router.catalog();
         let rows = || catalog.approvals.iter().flat_map(|rows| rows.iter());
         let rows = || rows().filter(|row| row.upstream == *upstream && row.kind == KIND);
         let offered = rows().filter_map(|row| Some((row, row.offered.as_ref()?)));
         let mut next = Instant::now() + every;
         let (mut reports, mut reported) = (Vec::new(), Instant::now());
         for (row, offered) in offered {
-            let probe = PromptProbe { router, row, offered, patience: Patience::Unbounded };
+            let probe = PromptProbe { approvals, row, offered, patience: Patience::Unbounded };
             let key = row.raw_name.clone();
             let OfferedPrompt { version, .. } = offered;
             let (definition, source) = (version.definition.clone(), version.source.clone());
@@ -120,14 +121,14 @@ impl Prober {
                 texts: TextsOf { definition: definition.clone(), texts, since: wall_clock() },
             });
             if reported.elapsed() >= REPORT_INTERVAL {
-                report(router, &mut reports).await;
+                report(&approvals.router, &mut reports).await;
                 reported = Instant::now();
             }
             let at = Instant::now();
             done.insert(key, Done { definition, source, at: Some(at) });
             next = next.min(at + every);
         }
-        report(router, &mut reports).await;
+        report(&approvals.router, &mut reports).await;
         if done.len() > rows().count() {
             let keys: HashSet<_> = rows().map(|row| row.raw_name.clone()).collect();
             done.retain(|key, _| keys.contains(key));
@@ -138,7 +139,6 @@ impl Prober {
 
 async fn report(router: &Router, reports: &mut Vec<TextReport>) {
     if !reports.is_empty() {
-        // Fails only at shutdown.
-        let _ = router.shared.texts.send(std::mem::take(reports)).await;
+        router.report_texts(std::mem::take(reports)).await;
     }
 }

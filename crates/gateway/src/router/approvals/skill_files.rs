@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use super::probe::{Patience, ProbeRequest, PromptProbe};
+use super::Approvals;
+use super::probe::{Patience, PromptProbe};
 use crate::catalog::approval::{ApprovalRow, OfferedPrompt};
 use crate::catalog::snapshot::Catalog;
-use crate::router::Router;
+use crate::router::probe::ProbeRequest;
 use crate::router::skills::file;
 use config::lock::{Object, Objects};
 use domain::approval::{ApprovalKind, ApprovalState, Decision, Mode, Offered, Reason, Serving};
@@ -54,16 +55,16 @@ impl PromptProbe<'_> {
 /// folder: as a JSON string, which says it where the file is no text. `None` if it is not offered.
 /// The call is recorded and limited as a probe.
 pub async fn offered_file(
-    router: &Router,
+    approvals: &Approvals,
     skill: &str,
     path: &str,
 ) -> Option<Result<String, String>> {
-    let row = router.approvals().row(skill);
-    let row = row.or_else(|| unchecked(&router.catalog(), skill))?;
+    let row = approvals.row(skill);
+    let row = row.or_else(|| unchecked(&approvals.router.catalog(), skill))?;
     let offered = row.offered.as_ref()?;
     let own = offered.skill.as_ref()?;
     let file = own.files.iter().find(|file| own.path_in_folder(file) == path)?;
-    let probe = PromptProbe { router, row: &row, offered, patience: Patience::Short };
+    let probe = PromptProbe { approvals, row: &row, offered, patience: Patience::Short };
     let uri = [skill.strip_suffix(SKILL_FILE)?, path].concat();
     Some(probe.file(file, &uri).await.map(|object| object.json().into_owned()))
 }

@@ -14,11 +14,11 @@ use tracing::{error, warn};
 use outbox::{AfterFailure, Outbox, VersionId};
 use webhook::WebhookClient;
 
+use super::Approvals;
 use crate::catalog::approval::ApprovalRow;
 use crate::catalog::blocking::beside_calls;
 use crate::catalog::snapshot::Catalog;
 use crate::catalog::status::waiting_sentence;
-use crate::router::Router;
 use base::platform::wall_clock;
 use base::seal;
 use domain::approval::{Class, Reason};
@@ -26,17 +26,17 @@ use domain::fault::excerpt;
 use domain::name::UpstreamId;
 
 /// Notifies the webhook of the newest configuration of prompts that wait, until `stop`. `newest`
-/// returns the router of that configuration; `None` once the gateway has ended.
-pub async fn keep_notifying(newest: impl Fn() -> Option<Arc<Router>>, stop: CancellationToken) {
+/// returns the approvals of that configuration; `None` once the gateway has ended.
+pub async fn keep_notifying(newest: impl Fn() -> Option<Arc<Approvals>>, stop: CancellationToken) {
     let notifying = async {
         let mut notifier = Notifier::default();
-        let Some(mut published) = newest().map(|router| router.shared.published.clone()) else {
+        let Some(mut published) = newest().map(|newest| newest.router.published()) else {
             return std::future::pending().await;
         };
         loop {
             published.mark_unchanged();
             let next = match newest() {
-                Some(router) => notifier.step(router).await,
+                Some(newest) => notifier.step(&newest).await,
                 None => None,
             };
             tokio::select! {
@@ -68,15 +68,15 @@ struct Notifier {
 impl Notifier {
     /// Looks at what waits, and sends the next notification if it is due. Returns when the next one
     /// is.
-    async fn step(&mut self, router: Arc<Router>) -> Option<Instant> {
-        let webhook = router.approvals.rules.notify.as_ref();
+    async fn step(&mut self, approvals: &Approvals) -> Option<Instant> {
+        let webhook = approvals.rules.notify.as_ref();
         if self.client.as_ref().map(|client| &client.webhook) != webhook {
             self.client = webhook.cloned().map(WebhookClient::new);
             // Another receiver knows of nothing.
             self.outbox = Outbox::default();
         }
         let client = self.client.as_ref()?;
-        let catalog = router.catalog();
+        let catalog = approvals.router.catalog();
         let seen = catalog.clone();
         let waiting = beside_calls(move || waiting(&seen)).await;
         self.outbox.observe(waiting.clone(), Instant::now());
@@ -95,7 +95,7 @@ impl Notifier {
             }
             Err(error) => self.note_failure(&upstream, &error),
         };
-        router.shared.telemetry.metrics().approval_notification(outcome);
+        approvals.shared.telemetry.metrics().approval_notification(outcome);
         // Something may have changed meanwhile.
         Some(Instant::now())
     }

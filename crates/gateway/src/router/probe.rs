@@ -1,0 +1,175 @@
+//! Probes: calls by which the gateway learns the texts of prompts and the files of skills. They pass
+//! the same door as every call, as the caller `promptgate`.
+
+use tokio::time::Instant;
+
+use super::arguments::{effective_arguments, without_presets};
+use super::bridge::Bridge;
+use super::call_channel::CallChannel;
+use super::skills::{self, AskedFile};
+use super::{Completing, RoutedCall, Router, complete};
+use crate::catalog::approval::{ApprovalRow, DEPTH, OfferedPrompt, PromptApproval};
+use crate::catalog::owner::Owner;
+use crate::catalog::reply::Reply;
+use crate::policy::{CallTarget, RecordOutcome, Resolution, ResultDigest};
+use domain::approval::{NO_ARGUMENTS, canonical_text};
+use domain::call::{Call, ClientMessages, ForwardedMeta, NameKind, Request, SkillPart};
+use domain::caller::{Caller, PROBER};
+use domain::chunks::Chunks;
+use domain::document::Document;
+use domain::fault::Fault;
+use domain::skill::SkillFile;
+use domain::unix_time::UnixSeconds;
+
+/// The endpoint that records of probes name.
+const ENDPOINT: &str = "approvals";
+
+/// The request of a probe.
+#[derive(Clone, Copy)]
+pub enum ProbeRequest<'a> {
+    /// The text for arguments in canonical form.
+    Text(&'a str),
+    /// The values of an argument.
+    Values(&'a str),
+    /// A file of a skill, with its public URI.
+    File { file: &'a SkillFile, uri: &'a str },
+}
+
+impl ProbeRequest<'_> {
+    fn request(self, public_name: &str) -> Request {
+        let name = public_name.to_owned();
+        match self {
+            Self::Text(arguments) => {
+                // As clients do that have none to give.
+                let given = (arguments != NO_ARGUMENTS).then(|| arguments.as_bytes().to_vec());
+                let arguments = given.and_then(|given| Document::parse(given, DEPTH).ok());
+                Request::Get { name, name_kind: NameKind::Public, arguments, retry: None }
+            }
+            Self::Values(argument) => {
+                let (argument, value) = (argument.to_owned(), String::new());
+                Request::Complete { name, argument, value, context: None }
+            }
+            Self::File { uri, .. } => Request::Skill { uri: uri.to_owned(), part: SkillPart::File },
+        }
+    }
+}
+
+impl Router {
+    /// Makes one call to the upstream of a prompt or skill, recorded and limited like any other, and
+    /// returns the canonical text of a prompt, the values of an argument as a JSON array, or the
+    /// result with a file.
+    ///
+    /// # Errors
+    /// As for a get.
+    pub async fn probe(
+        &self,
+        row: &ApprovalRow,
+        offered: &OfferedPrompt,
+        asked: ProbeRequest<'_>,
+    ) -> Result<String, Fault> {
+        let call = Call {
+            caller: Caller::new(PROBER),
+            subject_token: None,
+            endpoint: ENDPOINT.into(),
+            address: None,
+            tried_by: None,
+            client: ClientMessages::default(),
+            forwarded: ForwardedMeta::default(),
+            request: asked.request(&row.public_name),
+        };
+        let record = self.gate.record(&call);
+        let owner = Owner {
+            public_name: row.public_name.as_str().into(),
+            upstream: row.upstream.clone(),
+            raw_name: row.raw_name.clone(),
+            arguments: offered.prompt.arguments.as_slice().into(),
+            digest: offered.version.definition.clone(),
+            overlay: offered.prompt.overlay.clone(),
+            approval: PromptApproval { state: row.decision.state, ..PromptApproval::default() },
+            version: offered.prompt.version.clone(),
+            skill: None,
+            prompt_name: None,
+        };
+        let got = async {
+            let target = CallTarget {
+                upstream: owner.upstream.as_str(),
+                raw_name: &owner.raw_name,
+                definition: &owner.digest,
+                state: owner.approval.state,
+                version: None,
+            };
+            let resolution = Resolution::Listed(target);
+            let authorized = self.gate.authorize(&call, &record, resolution).await?;
+            let upstream = self.upstreams.get(&owner.upstream).ok_or(Fault::Internal)?;
+            let routed =
+                RoutedCall { call: &call, authorized, owner: &owner, version: None, upstream };
+            let got = match (&call.request, asked) {
+                (Request::Complete { argument, .. }, _) => self.get_values(&routed, argument).await,
+                (Request::Get { arguments, .. }, _) => {
+                    self.get_text(&routed, arguments.as_ref()).await
+                }
+                (_, ProbeRequest::File { file, .. }) => self.get_file(&routed, file).await,
+                _ => Err(Fault::Internal),
+            };
+            got.map_err(|fault| without_presets(&owner, fault))
+        };
+        let got = got.await;
+        let result = got.as_ref().map(|text| Chunks::from(text.clone()));
+        let outcome = match &result {
+            Ok(result) => RecordOutcome::Result { result, digest: &ResultDigest::Text },
+            Err(fault) => RecordOutcome::Fault(fault),
+        };
+        self.gate.complete(&record, &call.caller, outcome).await?;
+        got
+    }
+
+    /// Returns all values of an argument as a JSON array, which is empty where the upstream has
+    /// more.
+    async fn get_values(&self, routed: &RoutedCall<'_>, argument: &str) -> Result<String, Fault> {
+        let completing = Completing { argument, value: "", context: None };
+        let deadline = Instant::now() + self.limits.request;
+        match complete(routed, completing, &CallChannel::silent(), deadline).await? {
+            Reply::Completion { completion, .. } => Ok(match completion.has_more {
+                Some(true) => "[]".to_owned(),
+                _ => format!("[{}]", completion.values),
+            }),
+            _ => Err(Fault::Internal),
+        }
+    }
+
+    /// Returns the result with a file that is as its skill's entry says.
+    async fn get_file(&self, routed: &RoutedCall<'_>, file: &SkillFile) -> Result<String, Fault> {
+        let RoutedCall { call, authorized, owner, upstream, .. } = routed;
+        let deadline = Instant::now() + self.limits.request;
+        let asked = AskedFile { owner, file, upstream, deadline };
+        let channel = CallChannel::silent();
+        let read = skills::read(self, (call, authorized), asked, &channel).await?;
+        Ok(read.json().text().to_owned())
+    }
+
+    async fn get_text(
+        &self,
+        routed: &RoutedCall<'_>,
+        arguments: Option<&Document>,
+    ) -> Result<String, Fault> {
+        let effective = effective_arguments(routed, arguments)?;
+        // A server request has no answer: the client of a probe has no capabilities, so no state is
+        // sealed either.
+        let channel = CallChannel::silent();
+        let bridge = Bridge {
+            router: self,
+            routed,
+            channel: &channel,
+            arguments: effective.as_ref().or(arguments),
+            rest: None,
+            expected: None,
+            deadline: Instant::now() + self.limits.request,
+            now: UnixSeconds::default(),
+            rounds: 0,
+        };
+        match bridge.run(None).await? {
+            Reply::Prompt(prompt) => Ok(canonical_text(prompt.result.json())),
+            _ => Err(Fault::Internal),
+        }
+    }
+}
