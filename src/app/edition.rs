@@ -10,13 +10,13 @@ use tracing::{info, warn};
 use audit::usage::GatewayUsage;
 use base::seal::{SealKeys, Sealer};
 use config::Config;
+use gateway::approvals::Approvals;
+use gateway::approvals::prober::Prober;
+use gateway::calls::{RefreshEnded, Router, RouterDeps, UpstreamDeps};
 use gateway::cluster::ClusterMember;
 use gateway::logins::idle;
 use gateway::logins::store::LoginStore;
 use gateway::policy::{self, Gate};
-use gateway::router::approvals::Approvals;
-use gateway::router::approvals::prober::Prober;
-use gateway::router::{RefreshEnded, Router, RouterDeps, UpstreamDeps};
 use gateway::session::{self, Sessions};
 
 /// The parts of the gateway that depend on the configuration.

@@ -13,11 +13,11 @@ use audit::verify::regular::{RegularOutcome, RegularVerification};
 use base::platform::wall_clock;
 use domain::approval::ApprovalState;
 use domain::fault::UpstreamFaultKind as Kind;
+use gateway::calls::{PER_CALLER, UpstreamStatus};
 use gateway::catalog::approval::ApprovalRow;
 use gateway::cluster::ClusterMember;
 use gateway::downstream::{AdmissionUsage, Endpoint, OpenConnections};
 use gateway::net::certificates::CertificateEnd;
-use gateway::router::{PER_CALLER, UpstreamStatus};
 use gateway::telemetry::log::Control;
 use gateway::telemetry::{Telemetry, UPSTREAM};
 

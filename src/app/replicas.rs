@@ -18,11 +18,11 @@ use audit::question::Evidence;
 use base::seal::{Sealer, digest_text};
 use config::Config;
 use domain::fair_share::{Holder, Places};
+use gateway::calls::step_backs::StepBackNews;
 use gateway::cluster::{
     ClusterDeps, ClusterMember, Handling, Presence, Receipt, RelayMessage, Relayed,
 };
 use gateway::downstream::Endpoint;
-use gateway::router::step_backs::StepBackNews;
 use gateway::shutdown::Shutdown;
 
 /// Posts of other replicas that are handled at once. More are refused.

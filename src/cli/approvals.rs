@@ -15,7 +15,7 @@ use super::load::demand;
 use super::output::{Column, printable, prompts, table};
 use super::runtime::runtime;
 use desk::{Desk, Need, OwnGateway, Shown};
-use gateway::router::approvals::{Action, Examined, examine_all, notes};
+use gateway::approvals::{Action, Examined, examine_all, notes};
 
 /// Runs one of the commands.
 ///

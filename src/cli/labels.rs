@@ -17,7 +17,7 @@ use base::platform::wall_clock;
 use domain::approval::Decider;
 use domain::percent;
 use domain::similar::suggestion;
-use gateway::router::labels::LabelledPrompt;
+use gateway::calls::labels::LabelledPrompt;
 
 /// The path of labels in the admin API.
 const PATH: &str = "/api/v1/labels";

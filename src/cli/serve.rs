@@ -16,8 +16,8 @@ use crate::app::{App, ConfigSource};
 use base::platform::processes::gateway_depth;
 use base::platform::service_manager::{self, ServiceState};
 use config::from_here;
+use gateway::calls::UpstreamStatus;
 use gateway::downstream::StdioStreams;
-use gateway::router::UpstreamStatus;
 use gateway::telemetry::log::Logging;
 use gateway::{shutdown, telemetry};
 

@@ -12,10 +12,10 @@ use domain::caller::{ANONYMOUS, CONSOLE, PROBER};
 use domain::glob::Glob;
 use domain::name::UpstreamId;
 use domain::similar::suggestion;
+use gateway::calls::rollouts;
 use gateway::catalog::refresh::Refresh;
 use gateway::catalog::snapshot::Catalog;
 use gateway::catalog::source::UpstreamSource;
-use gateway::router::rollouts;
 use gateway::upstream::driver::{DriverId, DriverReport, FetchedList};
 use gateway::upstream::prompt_list::PromptList;
 

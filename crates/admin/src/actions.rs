@@ -31,8 +31,8 @@ use audit::archive::CopyStatement;
 use audit::question::Question;
 use audit::record::AuditEvent;
 use domain::percent;
+use gateway::approvals::Action;
 use gateway::downstream::clock::now;
-use gateway::router::approvals::Action;
 
 /// The body of a trial over the API.
 #[derive(Debug, Default, Deserialize)]

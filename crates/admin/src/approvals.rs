@@ -18,12 +18,10 @@ use super::sign_in::Visitor;
 use audit::usage::RecentUses;
 use base::platform::wall_clock;
 use base::seal;
+use gateway::approvals::json::{row_json, shown_json};
+use gateway::approvals::{Action, ApprovalError, DecisionOutcome, Examined, examine_all, notes};
 use gateway::catalog::approval::ApprovalRow;
 use gateway::catalog::blocking::beside_calls;
-use gateway::router::approvals::json::{row_json, shown_json};
-use gateway::router::approvals::{
-    Action, ApprovalError, DecisionOutcome, Examined, examine_all, notes,
-};
 
 /// Longest wait for the configuration with the changed lock file. It is read once its digest is the
 /// same in two polls.

@@ -8,7 +8,7 @@ use super::AdminState;
 use super::approvals::Refusal;
 use super::sign_in::Visitor;
 use config::labels::MoveError;
-use gateway::router::labels::LabelledPrompt;
+use gateway::calls::labels::LabelledPrompt;
 
 /// A move of a label, as the body of a PUT.
 #[derive(Debug, Deserialize)]

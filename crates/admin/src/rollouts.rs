@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use super::AdminState;
 use domain::rollout::{RolloutStep, StepBack};
 use domain::unix_time::UnixSeconds;
+use gateway::calls::rollouts::RolloutStatus;
 use gateway::downstream::clock::now;
-use gateway::router::rollouts::RolloutStatus;
 
 /// The rollout that begins again, as the body of a POST.
 #[derive(Debug, Deserialize)]

@@ -9,7 +9,7 @@ use super::sign_in::Role;
 use super::state::AdminState;
 use super::{accounts, approvals, labels, rollouts};
 use domain::percent;
-use gateway::router::approvals::Action;
+use gateway::approvals::Action;
 
 /// One method of one path.
 pub(super) struct Route {

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use domain::fault::UpstreamFaultKind;
 use domain::millis::whole_millis;
-use gateway::router::UpstreamStatus;
+use gateway::calls::UpstreamStatus;
 
 /// The status of one upstream.
 #[derive(Clone, Debug, Serialize)]

@@ -2,10 +2,10 @@
 //! an upstream to all clients.
 //!
 //! ```text
-//! client ─► downstream ─► session ─► router ───► upstream ──► prompt server
-//!           bytes⇄frames  frames⇄    bridge,     the door,
-//!                         Call       approvals   transports
-//!                            │        │  └► catalog  │
+//! client ─► downstream ─► session ─► calls ────► upstream ──► prompt server
+//!           bytes⇄frames  frames⇄    bridge      the door,
+//!                         Call        │          transports
+//!                            │        └► catalog     │
 //!                            └──────► policy ◄───────┘
 //!                                 authenticate, then authorize
 //! ```
@@ -19,7 +19,8 @@
 
 pub mod downstream;
 pub mod session;
-pub mod router;
+pub mod approvals;
+pub mod calls;
 pub mod catalog;
 pub mod upstream;
 pub mod policy;

@@ -18,9 +18,9 @@ use base::platform::wall_clock;
 use domain::approval::{Decider, Mode};
 use domain::percent;
 use domain::similar::suggestion;
-use gateway::router::UpstreamStatus;
-use gateway::router::approvals::json::shown_json;
-use gateway::router::approvals::{Action, ApprovalError, Approvals, Examined, examine_all, notes};
+use gateway::approvals::json::shown_json;
+use gateway::approvals::{Action, ApprovalError, Approvals, Examined, examine_all, notes};
+use gateway::calls::UpstreamStatus;
 
 /// The path of approvals in the admin API.
 const PATH: &str = "/api/v1/approvals";
@@ -370,7 +370,7 @@ impl OwnGateway {
 
     /// A prompt as JSON, with the mode of the configuration.
     pub(super) fn row(&self, examined: &Examined) -> Value {
-        self.with_mode(gateway::router::approvals::json::row_json(examined))
+        self.with_mode(gateway::approvals::json::row_json(examined))
     }
 
     fn with_mode(&self, mut row: Value) -> Value {

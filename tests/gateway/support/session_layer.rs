@@ -10,8 +10,8 @@ use domain::caller::Caller;
 use domain::fault::Fault;
 use domain::rights::{Everything, Rights};
 use domain::unix_time::UnixSeconds;
+use gateway::calls::{Router, RouterDeps, UpstreamDeps};
 use gateway::policy::Gate;
-use gateway::router::{Router, RouterDeps, UpstreamDeps};
 use gateway::session::headers::{Field, Headers};
 use gateway::session::{
     CallOutcome, CallPermit, CallPermits, Dispatch, MessageRefusal, RequestContext, RunningCall,

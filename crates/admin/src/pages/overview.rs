@@ -18,8 +18,8 @@ use audit::usage::{Dimension, Filter, Query, Row, Sort};
 use audit::verify::regular::RegularOutcome;
 use domain::caller::CONSOLE;
 use domain::percent;
+use gateway::calls::UpstreamStatus;
 use gateway::catalog::snapshot::{Catalog, LeftOut, LeftOutBy};
-use gateway::router::UpstreamStatus;
 
 /// The first page.
 #[derive(Template)]

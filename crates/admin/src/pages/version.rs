@@ -8,11 +8,11 @@ use super::message::MessageView;
 use domain::approval::NO_ARGUMENTS;
 use domain::approval::template::placeholder;
 use domain::json::Json;
-use gateway::catalog::approval::FoundVariant;
-use gateway::router::approvals::words::{DiffLine, LineKind, MarkedLine};
-use gateway::router::approvals::{
+use gateway::approvals::words::{DiffLine, LineKind, MarkedLine};
+use gateway::approvals::{
     ComparedMessage, VersionPart, VersionParts, compared_messages, compared_parts, compared_text,
 };
+use gateway::catalog::approval::FoundVariant;
 
 /// A version of a prompt.
 #[derive(Default)]

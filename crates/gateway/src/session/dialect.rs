@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
+use crate::calls::skills::file::only_content;
 use crate::catalog::reply::{
     Completion, Flags, FoundReply, InputRequired, ListReply, PromptReply, Reply, RequestOrigin,
     ResourceReply, ResultOrigin, SkillBody, SkillReply,
@@ -11,7 +12,6 @@ use crate::catalog::reply::{
 use crate::catalog::rest_reply::{RestPage, RestReply};
 use crate::catalog::snapshot::Incomplete;
 use crate::catalog::view_cache::{ListKind, ListKinds};
-use crate::router::skills::file::only_content;
 use crate::upstream::rest_signals::RestLists;
 use domain::call::Sought;
 use domain::call_overlay::{AddedMessage, with_messages};

@@ -21,9 +21,9 @@ use quick_cache::sync::Cache;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::calls::Router;
 use crate::cluster::{ClusterMember, Handling, RelayMessage};
 use crate::policy::Gate;
-use crate::router::Router;
 use audit::usage::GatewayUsage;
 use base::seal::Sealer;
 use call::failure_lines::FailureLines;

@@ -17,9 +17,9 @@ use crate::sign_in::{Role, Visitor};
 use crate::state::AdminState;
 use audit::usage::RecentUses;
 use domain::approval::Decided;
+use gateway::approvals::words::{DiffLine, LineKind};
+use gateway::approvals::{FoundVariant, SeenOtherwise};
 use gateway::catalog::approval::ApprovalRow;
-use gateway::router::approvals::words::{DiffLine, LineKind};
-use gateway::router::approvals::{FoundVariant, SeenOtherwise};
 
 /// One prompt with the difference between its approved and its offered version.
 #[derive(Template)]

@@ -13,8 +13,8 @@ use domain::approval::Version;
 use domain::hidden_text;
 use domain::json::Json;
 use domain::skill::SKILL_FILE;
+use gateway::approvals::offered_file;
 use gateway::catalog::blocking::beside_calls;
-use gateway::router::approvals::offered_file;
 
 /// The files of a skill.
 #[derive(Template)]

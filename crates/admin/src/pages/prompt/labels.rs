@@ -12,9 +12,9 @@ use crate::sign_in::Role;
 use audit::question::Question;
 use audit::search::{EventKinds, Find, LogEntry, SearchResult};
 use domain::name::version_name;
+use gateway::approvals::VersionParts;
+use gateway::calls::labels::LabelledPrompt;
 use gateway::catalog::blocking::beside_calls;
-use gateway::router::approvals::VersionParts;
-use gateway::router::labels::LabelledPrompt;
 
 /// The versions and labels of one prompt.
 #[derive(Template)]

@@ -8,7 +8,7 @@ use super::Looked;
 use crate::console::filters;
 use crate::rollouts::{status, why};
 use domain::rollout::{RolloutStep, StepBack};
-use gateway::router::rollouts::RolloutStatus;
+use gateway::calls::rollouts::RolloutStatus;
 
 /// A rollout in this replica.
 #[derive(Template)]

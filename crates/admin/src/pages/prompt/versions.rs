@@ -8,8 +8,8 @@ use crate::pages::message::ContentView;
 use crate::pages::version::{Comparison, MessageChange};
 use crate::sign_in::Role;
 use domain::approval::{Decided, DigestText, Version};
+use gateway::approvals::VersionParts;
 use gateway::catalog::blocking::beside_calls;
-use gateway::router::approvals::VersionParts;
 
 /// The versions of one prompt, the newest first.
 #[derive(Template)]

@@ -5,8 +5,8 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::server_requests::{PendingServerRequest, PendingServerRequests};
+use crate::calls::call_channel::CallEvent;
 use crate::catalog::reply::RequestOrigin;
-use crate::router::call_channel::CallEvent;
 use crate::session::call::url_elicitations::PendingUrlElicitations;
 use crate::session::dialect::Dialect;
 use crate::session::token::Nonce;

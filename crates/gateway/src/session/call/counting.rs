@@ -2,8 +2,8 @@
 
 use tokio::time::Instant;
 
+use crate::calls::Router;
 use crate::policy::CallRecord;
-use crate::router::Router;
 use audit::usage::{GatewayUsage, Used};
 use domain::call::{Call, Request, SkillPart};
 use domain::method::Method;

@@ -18,9 +18,9 @@ use tracing::info;
 use super::client_events::ClientEventSender;
 use super::counting::{CANCELLED, Counting};
 use super::failure_lines::FailureLines;
+use crate::calls::Router;
+use crate::calls::call_channel::CallChannel;
 use crate::policy::{Gate, RecordOutcome, ResultDigest};
-use crate::router::Router;
-use crate::router::call_channel::CallChannel;
 use crate::session::dialect::{ResultForm, ServerIdentity};
 use crate::session::tools::is_tool_result;
 use crate::session::{

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use tracing::error;
 
 use super::is_unknown_file;
+use crate::calls::withheld_text::is_gone;
 use crate::catalog::approval::DEPTH;
 use crate::catalog::owner::Owner;
-use crate::router::withheld_text::is_gone;
 use crate::upstream::Upstream;
 use crate::upstream::library::file_contents;
 use domain::document::Document;

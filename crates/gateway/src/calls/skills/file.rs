@@ -13,10 +13,7 @@ use domain::skill::SkillFile;
 ///
 /// # Errors
 /// The difference.
-pub(in crate::router) fn verified<'a>(
-    result: Json<'a>,
-    file: &SkillFile,
-) -> Result<Cow<'a, [u8]>, String> {
+pub(crate) fn verified<'a>(result: Json<'a>, file: &SkillFile) -> Result<Cow<'a, [u8]>, String> {
     let content = only_content(result).ok_or("the result must have one content")?;
     if !content.get("uri").is_some_and(|uri| uri.is(&file.uri)) {
         return Err("the result has the content of another URI".to_owned());

@@ -9,8 +9,8 @@ use tokio::time::{Instant, sleep};
 
 use super::Approvals;
 use super::asked::{MAX_COMPLETED, MAX_TEMPLATES, approved_templates, template_arguments};
+use crate::calls::probe::ProbeRequest;
 use crate::catalog::approval::{ApprovalRow, OfferedPrompt, approval_arguments, holds_secret};
-use crate::router::probe::ProbeRequest;
 use crate::upstream::guard::large_texts::work_on;
 use base::seal;
 use domain::approval::template::{is_filled, template};

@@ -11,7 +11,6 @@ pub(crate) mod links;
 pub mod labels;
 mod suspended_calls;
 mod mismatches;
-pub mod approvals;
 pub mod probe;
 pub mod rollouts;
 pub mod step_backs;

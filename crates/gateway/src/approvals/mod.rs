@@ -34,9 +34,9 @@ use examined::Examinations;
 use lock_change::{ChangedLock, change_lock, own};
 use probe::ProbedText;
 
+use crate::calls::{Router, UpstreamDeps};
 use crate::catalog::approval::{ApprovalRow, OfferedPrompt};
 use crate::catalog::blocking::beside_calls;
-use crate::router::{Router, UpstreamDeps};
 use crate::telemetry::Telemetry;
 use crate::upstream::library::{FileChange, source_object};
 use audit::Audit;

@@ -10,11 +10,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::Approvals;
 use super::probe::{Patience, PromptProbe, offered_texts};
+use crate::calls::Router;
 use crate::catalog::approval::OfferedPrompt;
 use crate::catalog::effective::{TextReport, TextsOf};
 use crate::policy::gcra::Quota;
 use crate::policy::limiter::Limiter;
-use crate::router::Router;
 use base::platform::wall_clock;
 use domain::approval::{ApprovalKind, DigestText};
 use domain::name::UpstreamId;

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use super::Approvals;
 use super::probe::{Patience, PromptProbe};
+use crate::calls::probe::ProbeRequest;
+use crate::calls::skills::file;
 use crate::catalog::approval::{ApprovalRow, OfferedPrompt};
 use crate::catalog::snapshot::Catalog;
-use crate::router::probe::ProbeRequest;
-use crate::router::skills::file;
 use config::lock::{Object, Objects};
 use domain::approval::{ApprovalKind, ApprovalState, Decision, Mode, Offered, Reason, Serving};
 use domain::json::Json;

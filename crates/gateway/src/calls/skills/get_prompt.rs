@@ -3,10 +3,10 @@
 use tokio::time::Instant;
 
 use super::{AskedFile, ServedFile, serve};
+use crate::calls::call_channel::CallChannel;
+use crate::calls::{RoutedCall, Router, origin};
 use crate::catalog::owner::ListedSkill;
 use crate::catalog::reply::{self, PromptReply, Reply};
-use crate::router::call_channel::CallChannel;
-use crate::router::{RoutedCall, Router, origin};
 use domain::document::Document;
 use domain::fault::{Fault, UpstreamFaultKind as Kind};
 use domain::skill_prompt::{SkillMessages, TASK};
@@ -15,7 +15,7 @@ use domain::skill_prompt::{SkillMessages, TASK};
 ///
 /// # Errors
 /// An argument that the prompt does not have, and the faults of reading a file of the skill.
-pub(in crate::router) async fn get(
+pub(in crate::calls) async fn get(
     (router, routed): (&Router, &RoutedCall<'_>),
     skill: &ListedSkill,
     arguments: Option<&Document>,
