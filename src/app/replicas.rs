@@ -23,7 +23,7 @@ use gateway::cluster::{
     ClusterDeps, ClusterMember, Handling, Presence, Receipt, RelayMessage, Relayed,
 };
 use gateway::downstream::Endpoint;
-use gateway::shutdown::Shutdown;
+use shutdown::Shutdown;
 
 /// Posts of other replicas that are handled at once. More are refused.
 const HANDLED_AT_ONCE: usize = 256;

@@ -33,7 +33,7 @@ use gateway::logins::store::{LoginStore, StoreError};
 use gateway::net::egress::{CONNECT, Egress};
 use gateway::oauth::client::address_policy;
 use gateway::oauth::code::NoCode;
-use gateway::shutdown::Supervisor;
+use shutdown::Supervisor;
 
 /// The time that the operator has in the browser: enough to look for a second factor.
 const PATIENCE: Duration = Duration::from_secs(600);

@@ -8,7 +8,7 @@ use audit::Audit;
 use config::OnStoreFailure;
 use gateway::catalog::snapshot::Catalog;
 use gateway::cluster::ClusterMember;
-use gateway::shutdown::Supervisor;
+use shutdown::Supervisor;
 
 /// Returns why requests should go to another replica at present; empty if the gateway is ready.
 pub(super) fn unready_reasons(

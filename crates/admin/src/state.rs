@@ -25,8 +25,8 @@ use gateway::downstream::Endpoint;
 use gateway::net::certificates::CertificateEnd;
 use gateway::policy::Gate;
 use gateway::session::Sessions;
-use gateway::shutdown::Supervisor;
 use gateway::telemetry::Telemetry;
+use shutdown::Supervisor;
 
 /// The parts of the gateway that the admin API shows.
 pub struct AdminState {

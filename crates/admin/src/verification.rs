@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use audit::keys::Keys;
 use audit::verify::{TrustAnchors, VerificationProgress, VerificationReport, verify_with};
 use base::platform::{blocking, wall_clock};
-use gateway::shutdown::Supervisor;
+use shutdown::Supervisor;
 
 /// The newest verification.
 #[derive(Default)]

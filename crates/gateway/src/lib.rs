@@ -29,4 +29,3 @@ pub mod cluster;
 pub mod telemetry;
 pub mod oauth;
 pub mod net;
-pub mod shutdown;

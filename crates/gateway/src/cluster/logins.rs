@@ -13,12 +13,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::scripts::LoginScripts;
 use super::store::{Push, Store};
-use crate::shutdown::Supervisor;
 use base::platform::heap::rare;
 use base::seal::hex::hex;
 use base::seal::random;
 use domain::backoff::{Backoff, jittered};
 use domain::millis::whole_millis;
+use shutdown::Supervisor;
 
 /// The sign-ins in the store of a cluster.
 pub struct SharedLogins {

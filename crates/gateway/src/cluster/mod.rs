@@ -21,7 +21,6 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 use tokio_util::task::TaskTracker;
 
-use crate::shutdown::Supervisor;
 use crate::telemetry::Telemetry;
 use audit::Audit;
 use base::platform::wall_clock;
@@ -33,6 +32,7 @@ use domain::fair_share::Share;
 use domain::unix_time::UnixSeconds;
 use membership::Reconnecting;
 use scripts::Scripts;
+use shutdown::Supervisor;
 use store::Store;
 use terminated::Terminations;
 

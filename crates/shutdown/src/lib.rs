@@ -1,6 +1,11 @@
 //! Orderly shutdown: signals, the tasks that end in order, and the supervision of those that live
 //! as long as the gateway.
 
+#![forbid(unsafe_code)]
+// Untrusted input must not panic; tests may.
+#![warn(clippy::panic, clippy::unwrap_used)]
+#![warn(unreachable_pub)]
+
 use std::any::Any;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -195,7 +200,7 @@ impl Supervisor {
 }
 
 /// Awaits a future, and returns the message of its panic if it panics.
-pub(crate) async fn caught<F: Future>(future: F) -> Result<F::Output, String> {
+pub async fn caught<F: Future>(future: F) -> Result<F::Output, String> {
     let mut future = pin!(future);
     std::future::poll_fn(|context| {
         // It is not polled again after a panic.
