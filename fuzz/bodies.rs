@@ -28,10 +28,10 @@ use domain::unix_time::UnixSeconds;
 use domain::uri::{self, normal_form};
 use domain::{line_decoder, sse_decoder};
 use gateway::downstream::HookKey;
-use gateway::net::jwks::KeySet;
 use gateway::upstream::library::{LibraryLabels, LibrarySnapshot};
 use gateway::upstream::stores::paths_after;
 use http::{HeaderMap, HeaderName, HeaderValue};
+use net::jwks::KeySet;
 use opentelemetry_proto::tonic::collector::{logs, metrics, trace};
 use prost::Message;
 

@@ -656,7 +656,7 @@ fn secrets_are_exposed_in_few_places() {
     let allowed = [
         "config/",
         "gateway/cluster/store/connect.rs",
-        "gateway/net/proxy.rs",
+        "net/proxy.rs",
         "gateway/upstream/transport/streamable_http.rs",
         "gateway/upstream/git/calls.rs",
         "gateway/upstream/transport/stdio.rs",

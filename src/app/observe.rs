@@ -17,9 +17,9 @@ use gateway::calls::{PER_CALLER, UpstreamStatus};
 use gateway::catalog::approval::ApprovalRow;
 use gateway::cluster::ClusterMember;
 use gateway::downstream::{AdmissionUsage, Endpoint, OpenConnections};
-use gateway::net::certificates::CertificateEnd;
 use gateway::telemetry::log::Control;
 use gateway::telemetry::{Telemetry, UPSTREAM};
+use net::certificates::CertificateEnd;
 
 /// Registers the gauges of the newest edition.
 pub(super) fn gateway(telemetry: &Telemetry, edition: &Arc<ArcSwap<Edition>>, audit: &Audit) {

@@ -15,10 +15,10 @@ use super::unmatched::KnownPrompts;
 use base::platform::wall_clock;
 use config::error::Origin;
 use config::{Config, ConfigError, Transport, UpstreamSettings, variables};
-use gateway::net::certificates::CertificateEnd;
 use gateway::upstream::git::missing_program;
 use gateway::upstream::library::{LibraryLabels, LibrarySnapshot};
 use gateway::upstream::prompt_list::PromptList;
+use net::certificates::CertificateEnd;
 
 /// # Errors
 /// With exit code 64 for mistakes in the configuration, with 1 for prompt files that are not valid.

@@ -29,11 +29,11 @@ use domain::via::Via;
 use gateway::catalog::refresh::Refresh;
 use gateway::catalog::source::UpstreamSource;
 use gateway::cluster::{ClusterMember, SharedLogins};
-use gateway::net::proxy::ProxyRoutes;
 use gateway::upstream::call::correlator::NotificationSinks;
 use gateway::upstream::connection::connect::Connector;
 use gateway::upstream::driver::{DriverId, DriverReport, FetchedList};
 use gateway::upstream::prompt_list::{PromptList, emptiness};
+use net::proxy::ProxyRoutes;
 
 pub(super) fn run(path: &Path, output: &Output) -> Result<(), Failure> {
     let config = load(path)?;

@@ -15,7 +15,7 @@ use super::reach::Reach;
 use super::runtime::runtime;
 use config::{Proxies, is_https_or_loopback};
 use domain::address_policy::AddressPolicy;
-use gateway::net::egress::{CONNECT, Egress, FetchError};
+use net::egress::{CONNECT, Egress, FetchError};
 
 /// Environment variable with the admin token. It is no argument, because every user of the machine
 /// can read the arguments of a process.

@@ -22,10 +22,10 @@ use gateway::catalog::owner::Owner;
 use gateway::catalog::snapshot::Catalog;
 use gateway::cluster::{ClusterMember, Replica};
 use gateway::downstream::Endpoint;
-use gateway::net::certificates::CertificateEnd;
 use gateway::policy::Gate;
 use gateway::session::Sessions;
 use gateway::telemetry::Telemetry;
+use net::certificates::CertificateEnd;
 use shutdown::Supervisor;
 
 /// The parts of the gateway that the admin API shows.

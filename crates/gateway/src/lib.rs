@@ -28,4 +28,3 @@ pub mod logins;
 pub mod cluster;
 pub mod telemetry;
 pub mod oauth;
-pub mod net;

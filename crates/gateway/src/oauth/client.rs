@@ -9,13 +9,13 @@ use http_body_util::Full;
 use jsonwebtoken::{Algorithm, EncodingKey, Header, encode, get_current_timestamp};
 use serde_json::{Value, json};
 
-use crate::net::egress::{Egress, FetchError};
 use base::seal::hex::hex;
 use base::seal::random;
 use config::Secret;
 use domain::address_policy::{AddressPolicy, is_loopback};
 use domain::fault::TokenFault;
 use domain::percent;
+use net::egress::{Egress, FetchError};
 
 /// A client of an authorization server.
 #[derive(Clone)]

@@ -6,10 +6,10 @@ use http::{HeaderMap, Uri};
 use http_auth::ChallengeParser;
 use serde_json::Value;
 
-use crate::net::egress::{Egress, FetchError};
-use crate::net::issuer::{self, IssuerMetadata, safe_url};
-use crate::net::origin::{is_same_origin, with_path};
 use domain::fault::excerpt;
+use net::egress::{Egress, FetchError};
+use net::issuer::{self, IssuerMetadata, safe_url};
+use net::origin::{is_same_origin, with_path};
 
 /// The metadata of an upstream as a protected resource.
 pub(crate) struct UpstreamResource {

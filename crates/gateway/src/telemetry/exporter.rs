@@ -16,10 +16,10 @@ use tokio::runtime::Handle;
 use tokio::time::timeout;
 
 use super::export_health::{ExportHealth, HealthChange};
-use crate::net::egress::Egress;
-use crate::net::root_cause;
 use config::Proxies;
 use domain::address_policy::AddressPolicy;
+use net::egress::Egress;
+use net::root_cause;
 
 /// The HTTP client that the OpenTelemetry SDK sends its requests with. The SDK calls it from
 /// threads of its own, which have no tokio runtime, so each request runs on the runtime of the

@@ -10,7 +10,7 @@ use crate::sign_in::visitor::{LOCAL, TOKEN};
 use domain::caller::{ANONYMOUS, PROBER, is_id};
 use domain::fault::{excerpt, sanitised};
 use domain::unix_time::UnixSeconds;
-use gateway::net::origin::is_same_uri;
+use net::origin::is_same_uri;
 
 /// The person whom an ID token names.
 #[derive(Clone, Debug, Eq, PartialEq)]

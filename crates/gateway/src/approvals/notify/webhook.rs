@@ -8,11 +8,11 @@ use http::header::CONTENT_TYPE;
 use http_body_util::Full;
 use tokio::time::timeout;
 
-use crate::net::egress::{CONNECT, Egress};
 use base::platform::wall_clock;
 use config::Webhook;
 use domain::address_policy::AddressPolicy;
 use domain::unix_time::UnixSeconds;
+use net::egress::{CONNECT, Egress};
 
 /// A client of one receiver.
 pub(super) struct WebhookClient {

@@ -12,9 +12,9 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::push::PushSender;
-use crate::net::tls;
 use base::platform::platform;
 use config::{Cluster, StoreCredential, StoreServer};
+use net::tls;
 
 /// Requests that wait to be written. More wait for room, within the time of one operation.
 const QUEUE: usize = 1024;

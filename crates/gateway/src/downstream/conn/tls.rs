@@ -16,9 +16,9 @@ use x509_parser::oid_registry::Oid;
 use x509_parser::prelude::{FromDer, X509Certificate};
 use x509_parser::x509::X509Name;
 
-use crate::net::certificates::CertificateEnd;
 use base::platform::{Stream, blocking, wall_clock};
 use config::{Tls, TlsFiles};
+use net::certificates::CertificateEnd;
 
 /// The TLS server side of one listener.
 pub struct TlsServer {

@@ -28,11 +28,11 @@ use super::http::http_sse::{HttpSseEndpoint, OpenChannels};
 use super::http::origin::OriginGuard;
 use super::http::protected_resource::ProtectedResources;
 use crate::cluster::Handling;
-use crate::net::certificates::CertificateEnd;
 use crate::policy::Gate;
 use crate::session::Sessions;
 use config::{Config, Limits};
 use domain::caller::Caller;
+use net::certificates::CertificateEnd;
 
 /// All HTTP endpoints of the gateway under one configuration.
 pub struct Endpoint {

@@ -15,8 +15,6 @@ use hyper::body::Incoming;
 use serde_json::{Value, json};
 
 use super::StoredLogin;
-use crate::net::egress::{CONNECT, Egress};
-use crate::net::issuer::IssuerMetadata;
 use crate::oauth::client::address_policy;
 use crate::oauth::resource::{self, UpstreamResource};
 use crate::oauth::token::Issued;
@@ -27,6 +25,8 @@ use domain::meta;
 use domain::method::Method;
 use domain::revision::Revision;
 use domain::unix_time::UnixSeconds;
+use net::egress::{CONNECT, Egress};
+use net::issuer::IssuerMetadata;
 
 /// The authorization server of an upstream.
 pub struct Provider {

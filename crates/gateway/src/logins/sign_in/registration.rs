@@ -7,7 +7,7 @@ use http_body_util::Full;
 use serde_json::{Value, json};
 
 use super::Registered;
-use crate::net::egress::Egress;
+use net::egress::Egress;
 
 /// Returns the metadata of a native client (RFC 7591, section 2; RFC 8252). Without a redirect URI
 /// it uses the device flow.

@@ -11,11 +11,11 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::net::egress::{CONNECT, Egress};
-use crate::net::issuer::discover;
-use crate::net::jwks::KeySet;
 use config::Jwt;
 use domain::address_policy::AddressPolicy;
+use net::egress::{CONNECT, Egress};
+use net::issuer::discover;
+use net::jwks::KeySet;
 
 /// The key set, as it was last fetched.
 pub(super) struct IssuerKeys {

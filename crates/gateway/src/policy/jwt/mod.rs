@@ -13,13 +13,13 @@ use serde_json::Value;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::net::origin::is_same_uri;
 use base::seal;
 use config::Jwt;
 use domain::caller::{Caller, Proof, TokenProof, is_id, is_reserved};
 use domain::fault::{TransportFault, excerpt};
 use domain::unix_time::UnixSeconds;
 use keys::{IssuerKeys, NoKey};
+use net::origin::is_same_uri;
 
 /// Validates the tokens of one issuer.
 pub(crate) struct Tokens {

@@ -7,11 +7,11 @@ use std::path::Path;
 
 use super::program::{GitCall, bounded};
 use super::{GitSource, MAX_TEXT};
-use crate::net::proxy::ProxyRoutes;
 use base::platform::platform;
 use config::{Git, Secret};
 use domain::fault::UpstreamFaultKind as Kind;
 use domain::percent;
+use net::proxy::ProxyRoutes;
 
 /// The variable of the trusted certificates, before which git's own configuration counts for
 /// nothing.

@@ -9,9 +9,9 @@ use hyper::body::Incoming;
 use tokio::time::timeout;
 
 use super::sse_reader::next_chunk;
-use crate::net::egress::check_encoding;
-use crate::net::origin;
 use domain::fault::{UpstreamFaultKind as Kind, excerpt, sanitised};
+use net::egress::check_encoding;
+use net::origin;
 
 /// Returns the fault for an error status of a response from `url`.
 pub(super) fn refusal(url: &Uri, status: StatusCode, headers: &HeaderMap, now: SystemTime) -> Kind {

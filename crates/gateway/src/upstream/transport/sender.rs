@@ -9,12 +9,12 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 
 use super::cookies::CookieJar;
-use crate::net::egress::Egress;
-use crate::net::origin;
 use crate::upstream::auth::authorization::Authorization;
 use base::platform::wall_clock;
 use domain::fault::UpstreamFaultKind as Kind;
 use domain::unix_time::UnixSeconds;
+use net::egress::Egress;
+use net::origin;
 
 /// Redirects (307, 308) that are followed per request, within the same origin only: enough for a
 /// server that adds a slash.

@@ -8,12 +8,12 @@ use http::HeaderValue;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 
-use crate::net::egress::reset;
 use crate::upstream::call::reply::{self, Unreadable};
 use crate::upstream::call::result_memory;
 use domain::document::Document;
 use domain::fault::UpstreamFaultKind as Kind;
 use domain::sse_decoder;
+use net::egress::reset;
 
 /// Bytes that a stream may carry between two events, as a multiple of the largest message: it
 /// admits keep-alive comments, and bounds endless ones.

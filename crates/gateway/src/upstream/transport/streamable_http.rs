@@ -27,8 +27,6 @@ use super::UpstreamEvent;
 use super::refusal::{encoded, other_media, refusal, showing, with_beginning};
 use super::sender::RequestSender;
 use super::sse_reader::{SseReader, next_chunk};
-use crate::net::egress::{Egress, UNENCODED, check_encoding};
-use crate::net::origin;
 use crate::upstream::auth::authorization::Authorization;
 use crate::upstream::call::correlator::{Correlator, Followup};
 use crate::upstream::call::reply;
@@ -38,6 +36,8 @@ use base::platform::wall_clock;
 use domain::document::Document;
 use domain::fault::UpstreamFaultKind as Kind;
 use domain::jsonrpc::{Frame, Id};
+use net::egress::{Egress, UNENCODED, check_encoding};
+use net::origin;
 
 /// HTTP endpoint of an upstream, as one session uses it.
 #[derive(Clone)]

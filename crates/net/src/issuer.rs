@@ -117,7 +117,7 @@ fn parse(document: &Value, issuer: &str) -> Result<IssuerMetadata, String> {
 
 /// Parses a URL from which keys or tokens may be requested: `https`, or `http` on a loopback
 /// address.
-pub(crate) fn safe_url(text: &str) -> Option<Uri> {
+pub fn safe_url(text: &str) -> Option<Uri> {
     text.parse().ok().filter(is_https_or_loopback)
 }
 

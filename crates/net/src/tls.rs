@@ -6,7 +6,7 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 use rustls::client::WebPkiServerVerifier;
 use rustls::{ClientConfig, RootCertStore};
 
-use crate::net::certificates::NotingVerifier;
+use crate::certificates::NotingVerifier;
 use base::seal;
 use base::seal::pem::certificates;
 use base::seal::provider;
@@ -16,7 +16,7 @@ use base::seal::provider;
 ///
 /// # Errors
 /// When `ca` holds no usable certificate.
-pub(crate) fn client(ca: Option<&str>) -> Result<ClientConfig, String> {
+pub fn client(ca: Option<&str>) -> Result<ClientConfig, String> {
     let verifier = WebPkiServerVerifier::builder_with_provider(roots(ca)?, provider::tls());
     let verifier = NotingVerifier(verifier.build().map_err(|e| e.to_string())?);
     let config = ClientConfig::builder_with_provider(provider::tls())

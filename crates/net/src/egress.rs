@@ -17,8 +17,8 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 use serde_json::Value;
 use tokio::time::{Instant, timeout};
 
-use crate::net::proxy::{EgressConnector, ViaProxy};
-use crate::net::{root_cause, tls};
+use crate::proxy::{EgressConnector, ViaProxy};
+use crate::{root_cause, tls};
 use base::platform::{Dialling, platform};
 use config::Proxies;
 use domain::address_policy::AddressPolicy;
@@ -90,7 +90,7 @@ impl Egress {
     ///
     /// # Errors
     /// As [`Egress::new`].
-    pub(crate) fn pooled(
+    pub fn pooled(
         connections: usize,
         connect: Duration,
         ca: Option<&str>,
@@ -105,7 +105,7 @@ impl Egress {
     ///
     /// # Errors
     /// As [`Egress::new`].
-    pub(crate) fn on<E>(
+    pub fn on<E>(
         executor: E,
         connections: usize,
         connect: Duration,
@@ -168,7 +168,7 @@ impl Egress {
     /// # Errors
     /// [`UpstreamFaultKind::Unavailable`] when no connection can be opened or the address is
     /// refused, [`UpstreamFaultKind::Reset`] when an open connection fails.
-    pub(crate) async fn send(
+    pub async fn send(
         &self,
         mut request: Request<Full<Bytes>>,
     ) -> Result<Response<Incoming>, UpstreamFaultKind> {
@@ -244,7 +244,7 @@ fn with(separator: &str, text: &Option<String>) -> String {
 impl FetchError {
     /// The failure that a document describes: by `error` and `error_description` (RFC 6749, section
     /// 5.2), or in a form that is common in other interfaces. Texts are excerpts.
-    pub(crate) fn of(status: StatusCode, document: &Value) -> Self {
+    pub fn of(status: StatusCode, document: &Value) -> Self {
         let text = |pointer: &str| Some(excerpt(document.pointer(pointer)?.as_str()?));
         let places = ["/error_description", "/error/message", "/errors/0", "/message", "/detail"];
         let description = places.into_iter().find_map(text);
@@ -256,7 +256,7 @@ impl FetchError {
 ///
 /// # Errors
 /// The reason, with the encoding.
-pub(crate) fn check_encoding(headers: &HeaderMap) -> Result<(), String> {
+pub fn check_encoding(headers: &HeaderMap) -> Result<(), String> {
     let mut encodings = headers.get_all(CONTENT_ENCODING).iter();
     match encodings.find(|encoding| !encoding.as_bytes().eq_ignore_ascii_case(b"identity")) {
         None => Ok(()),
@@ -271,7 +271,7 @@ pub(crate) fn check_encoding(headers: &HeaderMap) -> Result<(), String> {
 
 /// Asks for responses without an encoding: with no such header a server may choose any (RFC 9110,
 /// section 12.5.3).
-pub(crate) const UNENCODED: HeaderValue = HeaderValue::from_static("identity");
+pub const UNENCODED: HeaderValue = HeaderValue::from_static("identity");
 
 impl Egress {
     /// Sends a request and reads the body of a successful response, of up to 1 MiB within ten
@@ -280,7 +280,7 @@ impl Egress {
     /// # Errors
     /// When the server cannot be reached, responds with another status than 200 or 201, or exceeds
     /// a bound.
-    pub(crate) async fn fetch(&self, request: Request<Full<Bytes>>) -> Result<Bytes, FetchError> {
+    pub async fn fetch(&self, request: Request<Full<Bytes>>) -> Result<Bytes, FetchError> {
         self.fetch_within(request, MAX_DOCUMENT).await
     }
 
@@ -354,7 +354,7 @@ impl Egress {
 }
 
 /// Returns the fault for an HTTP client error on an open connection.
-pub(crate) fn reset(error: &dyn std::error::Error) -> UpstreamFaultKind {
+pub fn reset(error: &dyn std::error::Error) -> UpstreamFaultKind {
     UpstreamFaultKind::Reset(excerpt(&root_cause(error)))
 }
 

@@ -120,7 +120,7 @@ impl CertificateEnd {
     }
 
     /// Logs that it ends soon, if it does.
-    pub(crate) fn warn(&self, now: SystemTime) {
+    pub fn warn(&self, now: SystemTime) {
         if let Some(why) = self.warning(now) {
             warn!(why, "a certificate expires soon");
         }

@@ -7,14 +7,14 @@ use domain::fault::excerpt;
 
 /// Returns whether two URLs have the same scheme, host and port, where an absent port is the
 /// scheme's default one (RFC 6454, section 5).
-pub(crate) fn is_same_origin(a: &Uri, b: &Uri) -> bool {
+pub fn is_same_origin(a: &Uri, b: &Uri) -> bool {
     matches!((parse(a), parse(b)), (Some(a), Some(b)) if a.origin() == b.origin())
 }
 
 /// Resolves a URL reference against `base` (RFC 3986, section 5). Returns nothing unless the target
 /// has the origin and the user information of `base`: the credentials of `base` must not go
 /// anywhere else.
-pub(crate) fn resolve(base: &Uri, reference: &str) -> Option<Uri> {
+pub fn resolve(base: &Uri, reference: &str) -> Option<Uri> {
     let base = parse(base)?;
     let target = base.join(reference).ok()?;
     let user_info = |url: &Url| (url.username().to_owned(), url.password().map(str::to_owned));
@@ -24,7 +24,7 @@ pub(crate) fn resolve(base: &Uri, reference: &str) -> Option<Uri> {
 
 /// Returns the target of a URL reference for operators: resolved against `base`, without user
 /// information, query and fragment, which may be secret.
-pub(crate) fn shown(base: &Uri, reference: &str) -> String {
+pub fn shown(base: &Uri, reference: &str) -> String {
     let target = parse(base).and_then(|base| base.join(reference).ok());
     let Some(mut target) = target else {
         return excerpt(reference.split(['?', '#']).next().unwrap_or_default());
@@ -62,7 +62,7 @@ fn normalised(text: &str) -> Option<String> {
 }
 
 /// Returns the URL of another path at the same origin.
-pub(crate) fn with_path(url: &Uri, path: &str) -> Option<Uri> {
+pub fn with_path(url: &Uri, path: &str) -> Option<Uri> {
     let scheme = url.scheme_str()?;
     let authority = url.authority()?.as_str();
     Uri::builder().scheme(scheme).authority(authority).path_and_query(path).build().ok()

@@ -191,7 +191,7 @@ mod tests {
     use tokio_rustls::TlsAcceptor;
 
     use super::*;
-    use crate::net::egress::Egress;
+    use crate::egress::Egress;
     use base::seal::provider;
     use domain::address_policy::AddressPolicy;
 
