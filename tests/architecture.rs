@@ -664,7 +664,7 @@ fn secrets_are_exposed_in_few_places() {
         "gateway/upstream/auth/exchange.rs",
         "gateway/upstream/auth/vault.rs",
         "gateway/upstream/auth/workload.rs",
-        "gateway/oauth/client.rs",
+        "oauth/client.rs",
         "gateway/logins/mod.rs",
         "gateway/logins/sign_in/mod.rs",
         "gateway/downstream/http/hook_signature.rs",

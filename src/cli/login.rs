@@ -30,9 +30,9 @@ use gateway::logins::sign_in::callback::{Arrival, Callback};
 use gateway::logins::sign_in::device::DeviceFlow;
 use gateway::logins::sign_in::flow::CodeFlow;
 use gateway::logins::store::{LoginStore, StoreError};
-use gateway::oauth::client::address_policy;
-use gateway::oauth::code::NoCode;
 use net::egress::{CONNECT, Egress};
+use oauth::client::address_policy;
+use oauth::code::NoCode;
 use shutdown::Supervisor;
 
 /// The time that the operator has in the browser: enough to look for a second factor.

@@ -27,4 +27,3 @@ pub mod policy;
 pub mod logins;
 pub mod cluster;
 pub mod telemetry;
-pub mod oauth;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 
-use gateway::oauth::code::NoCode;
+use oauth::code::NoCode;
 
 /// Why a sign-in fails.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]

@@ -8,13 +8,13 @@ pub mod store;
 use http::Uri;
 use serde::{Deserialize, Serialize};
 
-use crate::oauth::client::{ClientAuthentication, Form, OAuthClient, Refusal};
-use crate::oauth::token::Issued;
 use config::Secret;
 use domain::fault::TokenFault;
 use domain::unix_time::UnixSeconds;
 use net::egress::Egress;
 use net::origin::is_same_uri;
+use oauth::client::{ClientAuthentication, Form, OAuthClient, Refusal};
+use oauth::token::Issued;
 
 /// One sign-in for an upstream. It has no `Debug`, because it holds tokens.
 #[derive(Clone, Deserialize, Serialize)]

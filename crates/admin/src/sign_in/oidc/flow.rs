@@ -13,8 +13,8 @@ use crate::sign_in::session::SessionOrigin;
 use crate::sign_in::site::Site;
 use base::seal::{Sealer, TokenKind};
 use domain::unix_time::UnixSeconds;
-use gateway::oauth::code::{ExpectedAnswer, challenge, fresh_state, fresh_verifier, read_code};
 use net::issuer::IssuerMetadata;
+use oauth::code::{ExpectedAnswer, challenge, fresh_state, fresh_verifier, read_code};
 
 /// A sign-in that has begun.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]

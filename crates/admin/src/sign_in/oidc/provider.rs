@@ -16,10 +16,10 @@ use url::Url;
 use base::seal;
 use domain::address_policy::AddressPolicy;
 use domain::fault::TokenFault;
-use gateway::oauth::client::{ClientAuthentication, OAuthClient, Refusal};
 use net::egress::{CONNECT, Egress};
 use net::issuer::{IssuerMetadata, discover};
 use net::jwks::KeySet;
+use oauth::client::{ClientAuthentication, OAuthClient, Refusal};
 
 /// The provider of `[admin.oidc]`.
 pub(super) struct OidcProvider {

@@ -8,8 +8,8 @@ use tokio::time::{Instant, sleep};
 
 use super::{Provider, Registered};
 use crate::logins::StoredLogin;
-use crate::oauth::token::seconds;
 use domain::fault::TokenFault;
+use oauth::token::seconds;
 
 /// A sign-in that waits for the operator.
 pub struct DeviceFlow {

@@ -5,10 +5,8 @@ use url::Url;
 
 use super::{Provider, Registered};
 use crate::logins::StoredLogin;
-use crate::oauth::client::{ClientAuthentication, OAuthClient};
-use crate::oauth::code::{
-    ExpectedAnswer, NoCode, challenge, fresh_state, fresh_verifier, read_code,
-};
+use oauth::client::{ClientAuthentication, OAuthClient};
+use oauth::code::{ExpectedAnswer, NoCode, challenge, fresh_state, fresh_verifier, read_code};
 
 /// A sign-in that has begun.
 pub struct CodeFlow {

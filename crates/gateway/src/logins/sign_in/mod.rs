@@ -15,9 +15,6 @@ use hyper::body::Incoming;
 use serde_json::{Value, json};
 
 use super::StoredLogin;
-use crate::oauth::client::address_policy;
-use crate::oauth::resource::{self, UpstreamResource};
-use crate::oauth::token::Issued;
 use base::platform::wall_clock;
 use base::seal::hex::hex;
 use base::seal::random;
@@ -27,6 +24,9 @@ use domain::revision::Revision;
 use domain::unix_time::UnixSeconds;
 use net::egress::{CONNECT, Egress};
 use net::issuer::IssuerMetadata;
+use oauth::client::address_policy;
+use oauth::resource::{self, UpstreamResource};
+use oauth::token::Issued;
 
 /// The authorization server of an upstream.
 pub struct Provider {

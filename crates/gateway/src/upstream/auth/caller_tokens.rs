@@ -14,9 +14,6 @@ use super::token::{AccessToken, LastTokens};
 use super::vault::VaultClient;
 use super::wider_requests::WiderRequests;
 use super::{REPLACE_PAUSE, RETRY_PAUSE};
-use crate::oauth::client::Refusal;
-use crate::oauth::resource::BearerChallenge;
-use crate::oauth::scope;
 use crate::upstream::guard::concurrency::{ConcurrencyLimit, Permit};
 use audit::Audit;
 use audit::record::AuditEvent;
@@ -24,6 +21,9 @@ use domain::caller::Caller;
 use domain::fair_share::{Holder, Share};
 use domain::fault::{TokenFault, UpstreamFaultKind as Kind};
 use domain::subject_token::SubjectToken;
+use oauth::client::Refusal;
+use oauth::resource::BearerChallenge;
+use oauth::scope;
 
 /// Where the tokens of all callers of one upstream come from.
 pub(crate) struct CallerTokenProvider {

@@ -7,11 +7,11 @@ use http::{HeaderMap, Uri};
 use tokio::time::Instant;
 
 use super::token::AccessToken;
-use crate::oauth::client::{ClientAuthentication, OAuthClient, Refusal, address_policy};
-use crate::oauth::token::Issued;
-use crate::oauth::{resource, scope};
 use config::{ClientProof, OAuth};
 use net::egress::{CONNECT, Egress};
+use oauth::client::{ClientAuthentication, OAuthClient, Refusal, address_policy};
+use oauth::token::Issued;
+use oauth::{resource, scope};
 
 /// The gateway as a client of an upstream's authorization server.
 pub(super) struct ClientCredentials {

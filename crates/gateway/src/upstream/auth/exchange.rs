@@ -7,8 +7,6 @@ use tokio::time::Instant;
 use super::client_credentials::proof;
 use super::token::AccessToken;
 use super::workload::read_token;
-use crate::oauth::client::{ClientAuthentication, OAuthClient, Refusal, address_policy};
-use crate::oauth::token::Issued;
 use base::platform::wall_clock;
 use domain::fault::TokenFault;
 use domain::subject_token::SubjectToken;
@@ -16,6 +14,8 @@ use domain::unix_time::UnixSeconds;
 use net::egress::{CONNECT, Egress};
 use net::issuer::discover;
 use net::origin::is_same_uri;
+use oauth::client::{ClientAuthentication, OAuthClient, Refusal, address_policy};
+use oauth::token::Issued;
 
 /// The gateway as the client that exchanges tokens for one upstream.
 pub(super) struct TokenExchange {

@@ -14,12 +14,12 @@ use super::token::AccessToken;
 use crate::cluster::SharedLogins;
 use crate::logins::store::{LoginLock, LoginStore, StoreError};
 use crate::logins::{LoginState, StoredLogin};
-use crate::oauth::client::{Refusal, address_policy};
-use crate::oauth::scope;
 use base::platform::wall_clock;
 use domain::fault::{TokenFault, excerpt};
 use domain::unix_time::UnixSeconds;
 use net::egress::{CONNECT, Egress};
+use oauth::client::{Refusal, address_policy};
+use oauth::scope;
 
 /// The operator's sign-in for one upstream.
 pub(super) struct OperatorLogin {

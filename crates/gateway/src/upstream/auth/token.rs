@@ -7,7 +7,7 @@ use arc_swap::ArcSwapOption;
 use http::HeaderValue;
 use tokio::time::Instant;
 
-use crate::oauth::client::{Refusal, sensitive};
+use oauth::client::{Refusal, sensitive};
 
 /// An access token.
 pub(super) struct AccessToken {

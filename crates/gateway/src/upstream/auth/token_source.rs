@@ -15,10 +15,10 @@ use super::wider_requests::WiderRequests;
 use super::workload::WorkloadIdentity;
 use super::{REPLACE_PAUSE, RETRY_PAUSE};
 use crate::cluster::SharedLogins;
-use crate::oauth::client::Refusal;
-use crate::oauth::resource::BearerChallenge;
 use base::seal;
 use domain::fault::{TokenFault, UpstreamFaultKind as Kind};
+use oauth::client::Refusal;
+use oauth::resource::BearerChallenge;
 
 /// Access tokens of one upstream.
 pub struct TokenSource {

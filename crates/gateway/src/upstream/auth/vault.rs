@@ -8,12 +8,12 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::token::AccessToken;
-use crate::oauth::client::{Refusal, address_policy, sensitive};
-use crate::oauth::token::seconds;
 use config::CALLER;
 use domain::fault::TokenFault;
 use domain::percent;
 use net::egress::{CONNECT, Egress, FetchError};
+use oauth::client::{Refusal, address_policy, sensitive};
+use oauth::token::seconds;
 
 /// The vault of one upstream.
 pub(super) struct VaultClient {

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::oauth::client::Refusal;
 use domain::fault::TokenFault;
+use oauth::client::Refusal;
 
 /// Requests for wider scopes of one token. Pure: the clock is an argument.
 #[derive(Debug, Default)]

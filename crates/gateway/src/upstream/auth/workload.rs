@@ -8,13 +8,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::time::Instant;
 
 use super::token::AccessToken;
-use crate::oauth::client::{ClientAuthentication, OAuthClient, Refusal, address_policy};
-use crate::oauth::scope;
-use crate::oauth::token::Issued;
 use base::platform::{blocking, disk};
 use config::Secret;
 use domain::fault::TokenFault;
 use net::egress::{CONNECT, Egress};
+use oauth::client::{ClientAuthentication, OAuthClient, Refusal, address_policy};
+use oauth::scope;
+use oauth::token::Issued;
 
 /// The workload of the gateway at an upstream's authorization server.
 pub(super) struct WorkloadIdentity {

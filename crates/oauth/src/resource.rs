@@ -12,7 +12,7 @@ use net::issuer::{self, IssuerMetadata, safe_url};
 use net::origin::{is_same_origin, with_path};
 
 /// The metadata of an upstream as a protected resource.
-pub(crate) struct UpstreamResource {
+pub struct UpstreamResource {
     /// Its resource indicator (RFC 8707).
     pub id: String,
     /// Its first authorization server.
@@ -25,7 +25,7 @@ pub(crate) struct UpstreamResource {
 
 /// The parameters of a `Bearer` challenge (RFC 6750, section 3) about token requests.
 #[derive(Debug, Default, Eq, PartialEq)]
-pub(crate) struct BearerChallenge {
+pub struct BearerChallenge {
     /// URL of the protected-resource metadata (RFC 9728, section 5.1).
     pub resource_metadata: Option<String>,
     pub scope: Option<String>,
@@ -36,14 +36,14 @@ pub(crate) struct BearerChallenge {
 impl BearerChallenge {
     /// Returns the scope that the request needs, if the challenge says that its token lacks it (RFC
     /// 6750, section 3.1).
-    pub(crate) fn insufficient_scope(self) -> Option<String> {
+    pub fn insufficient_scope(self) -> Option<String> {
         self.scope.filter(|_| self.error.as_deref() == Some("insufficient_scope"))
     }
 
     /// Reads the challenges of all `WWW-Authenticate` lines: the first `Bearer` challenge that
     /// names `resource_metadata` counts, else the first one at all. The rest of a malformed line is
     /// skipped.
-    pub(crate) fn read(headers: &HeaderMap) -> Self {
+    pub fn read(headers: &HeaderMap) -> Self {
         let mut first = None;
         let lines = headers.get_all(WWW_AUTHENTICATE).into_iter().filter_map(|v| v.to_str().ok());
         let challenges = lines.flat_map(|line| ChallengeParser::new(line).map_while(Result::ok));
@@ -75,7 +75,7 @@ const WELL_KNOWN: &str = "/.well-known/oauth-protected-resource";
 ///
 /// # Errors
 /// When there is no metadata, or it is that of another resource.
-pub(crate) async fn discover(
+pub async fn discover(
     egress: &Egress,
     upstream: &Uri,
     response: &HeaderMap,
@@ -108,7 +108,7 @@ impl UpstreamResource {
     ///
     /// # Errors
     /// See [`issuer::discover`].
-    pub(crate) async fn authorization_server(
+    pub async fn authorization_server(
         &mut self,
         egress: &Egress,
     ) -> Result<IssuerMetadata, String> {

@@ -4,7 +4,7 @@ use super::client::Refusal;
 use domain::fault::{TokenFault, excerpt};
 
 /// Returns the scopes of both, each once, in order.
-pub(crate) fn union(known: &str, needed: &str) -> String {
+pub fn union(known: &str, needed: &str) -> String {
     let mut all: Vec<&str> = known.split_whitespace().collect();
     for scope in needed.split_whitespace() {
         if !all.contains(&scope) {
@@ -22,7 +22,7 @@ const MAX_SCOPE: usize = 4096;
 ///
 /// # Errors
 /// [`TokenFault::ScopeRefused`]: all of them are known already, or they are longer than 4 KiB.
-pub(crate) fn wider(known: Option<&str>, needed: &str) -> Result<String, Refusal> {
+pub fn wider(known: Option<&str>, needed: &str) -> Result<String, Refusal> {
     let all = union(known.unwrap_or_default(), needed);
     if all == known.unwrap_or_default() {
         let needed = excerpt(needed);

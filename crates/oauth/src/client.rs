@@ -59,7 +59,7 @@ impl ClientAuthentication {
 }
 
 /// The parameters of a request, in order.
-pub(crate) type Form = Vec<(&'static str, String)>;
+pub type Form = Vec<(&'static str, String)>;
 
 /// A request that was not answered as it should be.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -72,17 +72,17 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    pub(crate) fn new(fault: TokenFault, detail: impl Into<String>) -> Self {
+    pub fn new(fault: TokenFault, detail: impl Into<String>) -> Self {
         Self { fault, error: None, detail: detail.into() }
     }
 
     /// A request that cannot be made, or an answer that is none.
-    pub(crate) fn other(detail: impl Into<String>) -> Self {
+    pub fn other(detail: impl Into<String>) -> Self {
         Self::new(TokenFault::Failed, detail)
     }
 
     /// A request to `endpoint` that has failed.
-    pub(crate) fn of(endpoint: &impl std::fmt::Display, error: &FetchError) -> Self {
+    pub fn of(endpoint: &impl std::fmt::Display, error: &FetchError) -> Self {
         let code = match error {
             FetchError::Status { error, .. } => error.clone(),
             FetchError::Timeout | FetchError::NotJson | FetchError::Broken(_) => None,
@@ -140,12 +140,7 @@ impl OAuthClient {
     ///
     /// # Errors
     /// The endpoint refuses, or cannot be reached.
-    pub(crate) async fn tell(
-        &self,
-        egress: &Egress,
-        endpoint: &Uri,
-        form: Form,
-    ) -> Result<(), Refusal> {
+    pub async fn tell(&self, egress: &Egress, endpoint: &Uri, form: Form) -> Result<(), Refusal> {
         let secrets = self.secrets(&form);
         let request = self.request(endpoint, form).map_err(Refusal::other)?;
         let told = egress.fetch(request).await;
@@ -247,7 +242,7 @@ fn claims(client: &str, audience: &str) -> Value {
 ///
 /// # Errors
 /// When a header cannot hold the text.
-pub(crate) fn sensitive(text: &str) -> Result<HeaderValue, String> {
+pub fn sensitive(text: &str) -> Result<HeaderValue, String> {
     let value = HeaderValue::from_str(text);
     let mut value = value
         .map_err(|_| "the credential has a character that no HTTP header may have".to_owned())?;

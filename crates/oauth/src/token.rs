@@ -8,7 +8,7 @@ use config::Secret;
 use domain::fault::excerpt;
 
 /// The tokens in the response of a token endpoint.
-pub(crate) struct Issued {
+pub struct Issued {
     pub access_token: Secret,
     /// `None`: the response does not say.
     pub lifetime: Option<Duration>,
@@ -30,7 +30,7 @@ impl Issued {
     ///
     /// # Errors
     /// When it has no access token of the type `Bearer`.
-    pub(crate) fn read(response: &Value) -> Result<Self, String> {
+    pub fn read(response: &Value) -> Result<Self, String> {
         let text = |name: &str| {
             let text = response.get(name).and_then(Value::as_str);
             text.filter(|text| !text.is_empty())
@@ -56,7 +56,7 @@ impl Issued {
 
 /// Reads a number of seconds, which some providers write as a text or with a fraction: from 0 to
 /// [`LONGEST`].
-pub(crate) fn seconds(value: &Value) -> Option<Duration> {
+pub fn seconds(value: &Value) -> Option<Duration> {
     let number = match value {
         Value::String(text) => text.trim().parse().ok()?,
         value => value.as_f64()?,
