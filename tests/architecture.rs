@@ -425,7 +425,7 @@ const SHORT_TASKS: [(&str, usize); 28] = [
     // A webhook for the other replicas.
     ("gateway/session/mod.rs", 1),
     // Requests to the collector.
-    ("gateway/telemetry/exporter.rs", 2),
+    ("telemetry/exporter.rs", 2),
     ("gateway/upstream/accounts/account.rs", 1),
     ("gateway/upstream/accounts/mod.rs", 2),
     ("gateway/upstream/auth/login.rs", 2),
@@ -468,7 +468,7 @@ fn every_spawned_task_is_supervised_or_short_and_every_thread_is_known() {
     // Every thread has a name, so the short form is not used.
     let threads = [
         "audit/compressor.rs",
-        "gateway/telemetry/evidence.rs",
+        "telemetry/evidence.rs",
         "audit/ledger.rs",
         "audit/sync_thread.rs",
         "base/platform/threads.rs",

@@ -37,8 +37,8 @@ use gateway::calls::{Router, UpstreamDeps, UpstreamStatus};
 use gateway::cluster::{ClusterMember, SharedLogins};
 use gateway::downstream::{Endpoint, Listener, StdioStreams, TlsServer};
 use gateway::session::Sessions;
-use gateway::telemetry::Telemetry;
 use shutdown::{Shutdown, TaskFailure};
+use telemetry::Telemetry;
 
 pub(crate) use reload::ConfigSource;
 

@@ -17,9 +17,9 @@ use gateway::calls::{PER_CALLER, UpstreamStatus};
 use gateway::catalog::approval::ApprovalRow;
 use gateway::cluster::ClusterMember;
 use gateway::downstream::{AdmissionUsage, Endpoint, OpenConnections};
-use gateway::telemetry::log::Control;
-use gateway::telemetry::{Telemetry, UPSTREAM};
 use net::certificates::CertificateEnd;
+use telemetry::log::Control;
+use telemetry::{Telemetry, UPSTREAM};
 
 /// Registers the gauges of the newest edition.
 pub(super) fn gateway(telemetry: &Telemetry, edition: &Arc<ArcSwap<Edition>>, audit: &Audit) {

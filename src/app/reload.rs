@@ -22,7 +22,7 @@ use base::platform::service_manager::{self, ServiceState};
 use base::platform::{blocking, wall_clock};
 use config::{Config, ConfigError, SourceFile};
 use gateway::downstream::{Serve, TlsServer};
-use gateway::telemetry::{self, log::Control};
+use telemetry::{self, log::Control};
 
 /// The source of the configuration.
 #[derive(Clone)]

@@ -18,8 +18,8 @@ use base::platform::service_manager::{self, ServiceState};
 use config::from_here;
 use gateway::calls::UpstreamStatus;
 use gateway::downstream::StdioStreams;
-use gateway::telemetry::log::Logging;
 use gateway::{shutdown, telemetry};
+use telemetry::log::Logging;
 
 /// Serves over HTTP.
 pub(super) fn http(path: &Path) -> Result<(), Failure> {

@@ -176,7 +176,7 @@ fn bare(name: &str) -> &str {
 #[test]
 fn dashboards_alerts_and_the_manual_speak_of_metrics_that_there_are() {
     let sources = ["metrics.rs", "prometheus.rs", "prompts.rs"]
-        .map(|file| format!("crates/gateway/src/telemetry/{file}"));
+        .map(|file| format!("crates/telemetry/src/{file}"));
     let sources = sources.iter().map(String::as_str).chain(["src/app/observe.rs"]);
     let sources = sources.map(read).collect::<Vec<_>>().concat();
     let literals = sources.split('"').skip(1).step_by(2).filter(|text| text.contains('.'));

@@ -24,9 +24,9 @@ use gateway::cluster::{ClusterMember, Replica};
 use gateway::downstream::Endpoint;
 use gateway::policy::Gate;
 use gateway::session::Sessions;
-use gateway::telemetry::Telemetry;
 use net::certificates::CertificateEnd;
 use shutdown::Supervisor;
+use telemetry::Telemetry;
 
 /// The parts of the gateway that the admin API shows.
 pub struct AdminState {

@@ -26,4 +26,3 @@ pub mod upstream;
 pub mod policy;
 pub mod logins;
 pub mod cluster;
-pub mod telemetry;

@@ -17,10 +17,10 @@ use gateway::session::{
     CallOutcome, CallPermit, CallPermits, Dispatch, MessageRefusal, RequestContext, RunningCall,
     SessionSharedState, Sessions, TransportContext,
 };
-use gateway::telemetry::Telemetry;
 use gateway::upstream::call::result_memory::Unbounded;
 use serde_json::{Value, json};
 use shutdown::Supervisor;
+use telemetry::Telemetry;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 

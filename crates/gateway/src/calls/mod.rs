@@ -36,7 +36,6 @@ use crate::catalog::snapshot::{Catalog, Incomplete};
 use crate::catalog::status::statuses;
 use crate::catalog::view_cache::{ListKind, ListKinds};
 use crate::policy::{Authorized, CallRecord, CallTarget, Gate, Resolution};
-use crate::telemetry::Telemetry;
 use crate::upstream::Upstream;
 use crate::upstream::call::correlator::{InterimMessage, UrlElicitationComplete};
 use crate::upstream::call::exchange::{CallExchange, ExchangeEvent};
@@ -66,6 +65,7 @@ use rest::{CallContext, RestUpstream};
 use rollouts::{ChosenVersion, RolloutStates, Rollouts};
 use skills::AskedSkill;
 use suspended_calls::SuspendedCalls;
+use telemetry::Telemetry;
 use withheld_text::{count_tolerated, snapshot_or};
 
 pub use crate::catalog::lists::Lists;

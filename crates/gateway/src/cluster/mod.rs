@@ -21,7 +21,6 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 use tokio_util::task::TaskTracker;
 
-use crate::telemetry::Telemetry;
 use audit::Audit;
 use base::platform::wall_clock;
 use base::seal::hex::{from_hex, hex};
@@ -34,6 +33,7 @@ use membership::Reconnecting;
 use scripts::Scripts;
 use shutdown::Supervisor;
 use store::Store;
+use telemetry::Telemetry;
 use terminated::Terminations;
 
 pub(crate) use buckets::{Take, Taken};

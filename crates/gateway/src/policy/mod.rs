@@ -38,7 +38,6 @@ use tokio_util::sync::CancellationToken;
 use tracing::error;
 
 use crate::cluster::ClusterMember;
-use crate::telemetry::Telemetry;
 use audit::record::AuditEvent;
 use audit::{Audit, Ledger};
 use config::Config;
@@ -51,6 +50,7 @@ use domain::method::Countable;
 use domain::rights::{Everything, Rights};
 use domain::subject_token::SubjectToken;
 use domain::unix_time::UnixSeconds;
+use telemetry::Telemetry;
 
 /// Authenticates callers, authorizes their calls, and records both.
 pub struct Gate {

@@ -12,7 +12,6 @@ use super::message::{InboundMessage, MessageFault};
 use super::modern::{is_modern, modern};
 use super::tools::is_tool_result;
 use super::{Dispatch, MAX_DEPTH, MessageRefusal, RequestContext, Sessions, TransportContext};
-use crate::telemetry::{End, ServerAttributes, ServerOperation};
 use base::platform::heap::rare;
 use domain::call::ForwardedMeta;
 use domain::fault::{Fault, RequestFault};
@@ -20,6 +19,7 @@ use domain::json::{self, Json, JsonKind, Outline};
 use domain::jsonrpc::{Frame, Id};
 use domain::method::{DISCOVER, ForeignMethod, INITIALIZE, LISTEN, Method, PING};
 use domain::revision::{Era, Revision};
+use telemetry::{End, ServerAttributes, ServerOperation};
 
 /// Messages of one batch: the response is one message, and waits for the slowest.
 const MAX_BATCH: usize = 100;

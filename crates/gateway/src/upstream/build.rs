@@ -25,13 +25,13 @@ use super::rest_signals::RestSignals;
 use super::stderr_tail::StderrTail;
 use crate::cluster::SharedLogins;
 use crate::logins::store::Folder;
-use crate::telemetry::Telemetry;
 use audit::Audit;
 use base::platform::disk::{self, Watch};
 use domain::name::UpstreamId;
 use domain::rest::RestCapabilities;
 use domain::via::Via;
 use shutdown::Supervisor;
+use telemetry::Telemetry;
 
 /// Shared dependencies of all upstreams.
 #[derive(Clone)]

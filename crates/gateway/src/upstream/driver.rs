@@ -20,7 +20,6 @@ use super::guard::circuit_breaker::{CircuitBreaker, log_transition};
 use super::held_secrets::HeldSecrets;
 use super::prompt_list::PromptList;
 use super::walk_pace::WalkPace;
-use crate::telemetry::Telemetry;
 use audit::Audit;
 use audit::record::AuditEvent;
 use base::platform::disk::Watch;
@@ -31,6 +30,7 @@ use domain::fault::UpstreamFaultKind as Kind;
 use domain::revision::Revision;
 use domain::via::Via;
 use shutdown::caught;
+use telemetry::Telemetry;
 
 /// Outcome of one attempt to fetch the list, for the catalog.
 #[derive(Debug)]

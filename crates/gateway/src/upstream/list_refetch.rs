@@ -13,7 +13,6 @@ use super::connection::Connection;
 use super::driver::{Driver, FetchAttempts, FetchedList, MIN_WALK_INTERVAL};
 use super::prompt_list::{PromptList, emptiness};
 use super::walk_pace;
-use crate::telemetry::{ClientOperation, Telemetry};
 use audit::record::AuditEvent;
 use base::platform::panics;
 use config::{Settings, UpstreamSettings};
@@ -23,6 +22,7 @@ use domain::fault::UpstreamFaultKind as Kind;
 use domain::method::Method;
 use domain::revision::Revision;
 use domain::via::Via;
+use telemetry::{ClientOperation, Telemetry};
 
 /// Debounce of edits in a library: an editor writes, renames and touches a file, which is one
 /// change.

@@ -30,7 +30,6 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::policy::{Authorized, Pass};
-use crate::telemetry::{self, ClientOperation, Telemetry, TransportKind};
 use accounts::account::{Account, WatchedRequest};
 use accounts::{IDLE, UpstreamAccounts};
 use base::platform::heap::{pin_in_place, rare};
@@ -62,6 +61,7 @@ use recent_calls::{RecentCalls, RecentSummary};
 use repairs::Repairs;
 use rest_signals::RestSignals;
 use stderr_tail::StderrTail;
+use telemetry::{self, ClientOperation, Telemetry, TransportKind};
 
 pub use build::UpstreamDeps;
 

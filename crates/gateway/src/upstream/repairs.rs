@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tracing::{debug, warn};
 
-use crate::telemetry::Telemetry;
 use domain::repair::{RepairKind, RepairKinds};
+use telemetry::Telemetry;
 
 /// The repairs to the messages of one upstream since its driver was started.
 pub struct Repairs {

@@ -13,7 +13,6 @@ use tracing::{info, warn};
 use crate::catalog::caller_lists::CallerLists;
 use crate::catalog::snapshot::{Catalog, CatalogContent, SkillCatalog};
 use crate::catalog::view_cache::ViewCache;
-use crate::telemetry::Telemetry;
 use announcement_debounce::Debounce;
 use audit::Audit;
 use audit::record::AuditEvent;
@@ -24,6 +23,7 @@ use domain::approval::ApprovalState;
 use domain::fault::excerpt;
 use domain::overlay;
 use domain::skill::SkillCount;
+use telemetry::Telemetry;
 
 /// Announces the changes that the refresh has found, debounced.
 pub(crate) struct Announcer {

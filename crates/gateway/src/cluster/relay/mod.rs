@@ -20,7 +20,6 @@ use tracing::{debug, warn};
 
 use super::store::Push;
 use super::{Link, ReplicaId};
-use crate::telemetry::Telemetry;
 use base::platform::wall_clock;
 use base::seal::{TokenKind, random};
 use domain::caller::{Caller, PROBER};
@@ -29,6 +28,7 @@ use domain::millis::whole_millis;
 use message::{Envelope, EnvelopeContent, MessageId, Recipient};
 use seen::{LateReplicas, MessageRejection, SeenMessages, VALIDITY};
 use shutdown::Supervisor;
+use telemetry::Telemetry;
 
 pub use message::{Handling, RelayMessage};
 

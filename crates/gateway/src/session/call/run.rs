@@ -26,13 +26,13 @@ use crate::session::tools::is_tool_result;
 use crate::session::{
     CallOutcome, CallPermit, CallPermits, MAX_DEPTH, PreparedCall, SessionSharedState, Sessions,
 };
-use crate::telemetry::{End, ServerAttributes, ServerOperation};
 use crate::upstream::call::result_memory;
 use base::platform::heap::pin_in_place;
 use base::seal::random;
 use domain::call::{Call, Request};
 use domain::fault::{CorrelationId, Fault, TransportFault, UpstreamFault};
 use domain::unix_time::UnixSeconds;
+use telemetry::{End, ServerAttributes, ServerOperation};
 
 /// Runs the calls of clients under one configuration.
 pub(in crate::session) struct Calls {

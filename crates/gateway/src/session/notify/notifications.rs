@@ -21,11 +21,11 @@ use crate::session::call::in_flight::InFlightCall;
 use crate::session::call::url_elicitations::PendingUrlElicitations;
 use crate::session::dialect::Dialect;
 use crate::session::token::Nonce;
-use crate::telemetry::Telemetry;
 use crate::upstream::call::correlator::UrlElicitationComplete;
 use base::seal::{Sealer, TokenKind, random};
 use domain::jsonrpc::Id;
 use domain::method::{LIST_CHANGED, TOOLS_LIST_CHANGED};
+use telemetry::Telemetry;
 
 /// One event of a stream.
 #[derive(Clone, Debug, Eq, PartialEq)]

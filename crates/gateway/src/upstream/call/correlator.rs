@@ -10,7 +10,6 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, broadcast, mpsc, ones
 use tracing::debug;
 
 use super::reply::{self, Unreadable};
-use crate::telemetry::Telemetry;
 use crate::upstream::repairs::Repairs;
 use crate::upstream::rest_signals::RestSignals;
 use crate::upstream::stderr_tail::StderrTail;
@@ -25,6 +24,7 @@ use domain::method::{
 };
 use domain::repair::RepairKind;
 use domain::server_request::{Answer, ClientCapabilities, ServerRequest, ServerRequestError};
+use telemetry::Telemetry;
 
 /// A message of an upstream before its response to a call.
 #[derive(Debug)]

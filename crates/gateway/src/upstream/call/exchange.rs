@@ -8,7 +8,6 @@ use tokio::time::{Instant, sleep_until};
 
 use super::call_secrets::CallSecrets;
 use super::correlator::{InterimMessage, InterimReceiver};
-use crate::telemetry::ClientOperation;
 use crate::upstream::guard::circuit_breaker::{BreakerPermit, log_transition};
 use crate::upstream::guard::concurrency::{ConcurrencyLimit, Permit};
 use crate::upstream::guard::large_texts::{AT_ONCE, work_on};
@@ -16,6 +15,7 @@ use crate::upstream::recent_calls::RecentCalls;
 use domain::document::Document;
 use domain::fair_share::Holder;
 use domain::fault::{UpstreamFault, UpstreamFaultKind as Kind};
+use telemetry::ClientOperation;
 
 type Call = Pin<Box<dyn Future<Output = Result<Document, Kind>> + Send>>;
 

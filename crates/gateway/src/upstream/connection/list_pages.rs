@@ -238,7 +238,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::telemetry::Telemetry;
+    use telemetry::Telemetry;
 
     fn page(
         walk: &mut Pagination<'_>,

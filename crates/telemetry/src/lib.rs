@@ -4,6 +4,11 @@
 //! Spans are created by hand at the two places that know a whole operation, so that a call has
 //! exactly two.
 
+#![forbid(unsafe_code)]
+// Untrusted input must not panic; tests may.
+#![warn(clippy::panic, clippy::unwrap_used)]
+#![warn(unreachable_pub)]
+
 mod evidence;
 mod exporter;
 mod export_health;
@@ -29,10 +34,8 @@ use tracing::{debug, info, warn};
 use base::seal::hex::hex;
 use base::seal::random;
 use export_health::HealthChange;
-pub(crate) use metrics::Metrics;
-pub(crate) use operation::{
-    ClientAttributes, ClientOperation, End, ServerAttributes, ServerOperation,
-};
+pub use metrics::Metrics;
+pub use operation::{ClientAttributes, ClientOperation, End, ServerAttributes, ServerOperation};
 use otlp::OtlpPipeline;
 pub use series::{TransportKind, UPSTREAM};
 

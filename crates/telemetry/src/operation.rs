@@ -23,7 +23,7 @@ use domain::trace::Trace;
 
 /// The attributes of a request from a client.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct ServerAttributes<'a> {
+pub struct ServerAttributes<'a> {
     pub method: &'static str,
     pub revision: &'static str,
     pub transport: TransportKind,
@@ -39,7 +39,7 @@ pub(crate) struct ServerAttributes<'a> {
 
 /// The attributes of a request to an upstream.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct ClientAttributes<'a> {
+pub struct ClientAttributes<'a> {
     pub method: &'static str,
     pub upstream: &'a str,
     /// `None` before it is negotiated.
@@ -53,7 +53,7 @@ pub(crate) struct ClientAttributes<'a> {
 
 /// The outcome of an operation.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum End<'a> {
+pub enum End<'a> {
     /// Success.
     Well,
     Fault(&'a Fault),
@@ -63,7 +63,7 @@ pub(crate) enum End<'a> {
 /// A request of a client, from reading to response. An operation that is dropped counts as
 /// cancelled.
 #[must_use = "an operation that is dropped counts as cancelled"]
-pub(crate) struct ServerOperation {
+pub struct ServerOperation {
     telemetry: Telemetry,
     began: Instant,
     method: &'static str,
@@ -76,11 +76,7 @@ pub(crate) struct ServerOperation {
 
 impl ServerOperation {
     /// Starts the operation. If spans are exported, its span becomes the parent in `trace`.
-    pub(crate) fn begin(
-        telemetry: &Telemetry,
-        request: ServerAttributes<'_>,
-        trace: &mut Trace,
-    ) -> Self {
+    pub fn begin(telemetry: &Telemetry, request: ServerAttributes<'_>, trace: &mut Trace) -> Self {
         let ServerAttributes { method, revision, transport, .. } = request;
         let span = start(telemetry, SpanKind::Server, method, request.target, trace, || {
             let mut attributes = vec![
@@ -109,13 +105,13 @@ impl ServerOperation {
 
     /// Returns the context that logs of this operation belong to; `None` if its span is not
     /// recorded.
-    pub(crate) fn context(&self) -> Option<Context> {
+    pub fn context(&self) -> Option<Context> {
         let span = self.span.as_ref().filter(|span| span.is_recording())?;
         Some(Context::new().with_remote_span_context(span.span_context().clone()))
     }
 
     /// Ends the operation.
-    pub(crate) fn end(mut self, ended: End<'_>) {
+    pub fn end(mut self, ended: End<'_>) {
         self.record(ended);
     }
 
@@ -148,7 +144,7 @@ impl Drop for ServerOperation {
 /// A request to an upstream, from sending to response. An operation that is dropped counts as
 /// cancelled.
 #[must_use = "an operation that is dropped counts as cancelled"]
-pub(crate) struct ClientOperation {
+pub struct ClientOperation {
     telemetry: Telemetry,
     began: Instant,
     /// `None` for a walk before the first call.
@@ -160,7 +156,7 @@ pub(crate) struct ClientOperation {
 
 impl ClientOperation {
     /// Starts the operation. If spans are exported, its span becomes the parent in `trace`.
-    pub(crate) fn begin(
+    pub fn begin(
         telemetry: &Telemetry,
         client_attributes: ClientAttributes<'_>,
         trace: &mut Trace,
@@ -186,7 +182,7 @@ impl ClientOperation {
         Self { telemetry, began: Instant::now(), series, span, has_ended: false }
     }
 
-    pub(crate) fn end(mut self, error: Option<&Kind>) {
+    pub fn end(mut self, error: Option<&Kind>) {
         let fault = error.map(|kind| Fault::upstream("", kind.clone()));
         self.record(fault.as_ref().map_or(End::Well, End::Fault));
     }
