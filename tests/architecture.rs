@@ -408,14 +408,14 @@ const SHORT_TASKS: [(&str, usize); 28] = [
     // Lists of one caller.
     ("gateway/catalog/caller_lists/mod.rs", 2),
     ("gateway/catalog/caller_lists/watching.rs", 1),
-    ("gateway/cluster/relay/mod.rs", 1),
+    ("cluster/relay/mod.rs", 1),
     // A connection to the store.
-    ("gateway/cluster/store/connect.rs", 1),
+    ("cluster/store/connect.rs", 1),
     ("gateway/downstream/channel.rs", 3),
     ("gateway/downstream/conn/listener.rs", 1),
     ("gateway/downstream/conn/mod.rs", 1),
     // A sign-in at the terminal.
-    ("gateway/logins/sign_in/callback.rs", 1),
+    ("logins/sign_in/callback.rs", 1),
     ("gateway/approvals/examined.rs", 1),
     ("gateway/approvals/mod.rs", 1),
     ("gateway/calls/labels.rs", 1),
@@ -517,7 +517,7 @@ fn only_the_platform_reaches_the_machine() {
         ("rusqlite", &["audit/usage/index/"]),
         ("SystemTime::now", &[]),
         ("getrandom::", &[]),
-        ("TcpListener", &["gateway/logins/sign_in/callback.rs"]),
+        ("TcpListener", &["logins/sign_in/callback.rs"]),
         ("TcpStream", &[]),
         ("spawn_blocking", &[]),
         ("thread::Builder", &[]),
@@ -550,7 +550,7 @@ const WRITERS: [&str; 16] = [
     "config/labels.rs",
     "config/durable_file.rs",
     "config/lock/store.rs",
-    "gateway/logins/store/folder.rs",
+    "logins/store/folder.rs",
     "gateway/upstream/git/kept.rs",
     // The lock of the state folder.
     "gateway/upstream/git/mod.rs",
@@ -655,7 +655,7 @@ fn secrets_are_exposed_in_few_places() {
     let sources = sources();
     let allowed = [
         "config/",
-        "gateway/cluster/store/connect.rs",
+        "cluster/store/connect.rs",
         "net/proxy.rs",
         "gateway/upstream/transport/streamable_http.rs",
         "gateway/upstream/git/calls.rs",
@@ -665,8 +665,8 @@ fn secrets_are_exposed_in_few_places() {
         "gateway/upstream/auth/vault.rs",
         "gateway/upstream/auth/workload.rs",
         "oauth/client.rs",
-        "gateway/logins/mod.rs",
-        "gateway/logins/sign_in/mod.rs",
+        "logins/lib.rs",
+        "logins/sign_in/mod.rs",
         "gateway/downstream/http/hook_signature.rs",
     ];
     assert_eq!(found_outside(&sources, ".expose()", &allowed), Vec::<&str>::new());

@@ -9,15 +9,15 @@ use tracing::{info, warn};
 
 use audit::usage::GatewayUsage;
 use base::seal::{SealKeys, Sealer};
+use cluster::ClusterMember;
 use config::Config;
 use gateway::approvals::Approvals;
 use gateway::approvals::prober::Prober;
 use gateway::calls::{RefreshEnded, Router, RouterDeps, UpstreamDeps};
-use gateway::cluster::ClusterMember;
-use gateway::logins::idle;
-use gateway::logins::store::LoginStore;
 use gateway::policy::{self, Gate};
 use gateway::session::{self, Sessions};
+use logins::idle;
+use logins::store::LoginStore;
 
 /// The parts of the gateway that depend on the configuration.
 pub(super) struct Edition {

@@ -16,12 +16,10 @@ use super::Foundation;
 use super::edition::Edition;
 use audit::question::Evidence;
 use base::seal::{Sealer, digest_text};
+use cluster::{ClusterDeps, ClusterMember, Handling, Presence, Receipt, RelayMessage, Relayed};
 use config::Config;
 use domain::fair_share::{Holder, Places};
 use gateway::calls::step_backs::StepBackNews;
-use gateway::cluster::{
-    ClusterDeps, ClusterMember, Handling, Presence, Receipt, RelayMessage, Relayed,
-};
 use gateway::downstream::Endpoint;
 use shutdown::Shutdown;
 

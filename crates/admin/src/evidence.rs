@@ -11,8 +11,8 @@ use super::state::AdminState;
 use audit::question::{Answer, Answers, Evidence, Question};
 use audit::search::{self, Find, LogEntry};
 use audit::usage::{DailyUses, Query, Report, UsedPrompts};
+use cluster::{ClusterMember, RelayError, Replica, ReplicaId};
 use gateway::catalog::blocking::beside_calls;
-use gateway::cluster::{ClusterMember, RelayError, Replica, ReplicaId};
 
 /// A replica that lives, with its label in answers: its name, or `NAME/ID` where others have its
 /// name, too.
@@ -159,7 +159,7 @@ async fn ask_other(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gateway::cluster::Presence;
+    use cluster::Presence;
 
     fn replica(name: &str, byte: u8) -> Replica {
         let id = serde_json::from_str(&format!("{:?}", [byte; 8])).unwrap();

@@ -24,5 +24,3 @@ pub mod calls;
 pub mod catalog;
 pub mod upstream;
 pub mod policy;
-pub mod logins;
-pub mod cluster;

@@ -37,9 +37,9 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::error;
 
-use crate::cluster::ClusterMember;
 use audit::record::AuditEvent;
 use audit::{Audit, Ledger};
+use cluster::ClusterMember;
 use config::Config;
 use domain::call::Call;
 use domain::caller::{Caller, Proof};

@@ -22,7 +22,6 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::calls::Router;
-use crate::cluster::{ClusterMember, Handling, RelayMessage};
 use crate::policy::Gate;
 use audit::usage::GatewayUsage;
 use base::seal::Sealer;
@@ -31,6 +30,7 @@ use call::in_flight::InFlightCalls;
 use call::run::Calls;
 use call::server_requests::PendingServerRequests;
 use call::url_elicitations::PendingUrlElicitations;
+use cluster::{ClusterMember, Handling, RelayMessage};
 use config::Config;
 use dialect::ServerIdentity;
 use domain::fair_share::{Holder, Share};

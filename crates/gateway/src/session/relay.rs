@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::RequestContext;
 use super::token::Nonce;
-use crate::cluster::{ClusterMember, RelayError, RelayMessage, ReplicaId};
 use crate::policy::Gate;
+use cluster::{ClusterMember, RelayError, RelayMessage, ReplicaId};
 use domain::fair_share::Holder;
 use domain::fault::{Fault, TransportFault};
 use domain::json::Json;

@@ -23,13 +23,13 @@ use super::recent_calls::RecentCalls;
 use super::repairs::Repairs;
 use super::rest_signals::RestSignals;
 use super::stderr_tail::StderrTail;
-use crate::cluster::SharedLogins;
-use crate::logins::store::Folder;
 use audit::Audit;
 use base::platform::disk::{self, Watch};
+use cluster::SharedLogins;
 use domain::name::UpstreamId;
 use domain::rest::RestCapabilities;
 use domain::via::Via;
+use logins::store::Folder;
 use shutdown::Supervisor;
 use telemetry::Telemetry;
 

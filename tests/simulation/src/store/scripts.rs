@@ -1,4 +1,4 @@
-//! The scripts of the gateway, line by line as in `crates/gateway/src/cluster/scripts`. Their
+//! The scripts of the gateway, line by line as in `crates/cluster/src/scripts`. Their
 //! numbers are doubles, as in Lua.
 
 use bytes::Bytes;
@@ -18,20 +18,14 @@ pub enum Script {
 
 /// The scripts, and their texts.
 pub const TEXTS: [(Script, &str); 5] = [
-    (Script::Take, include_str!("../../../../crates/gateway/src/cluster/scripts/take.lua")),
-    (Script::Beat, include_str!("../../../../crates/gateway/src/cluster/scripts/beat.lua")),
-    (
-        Script::ChangeLogin,
-        include_str!("../../../../crates/gateway/src/cluster/scripts/change_login.lua"),
-    ),
+    (Script::Take, include_str!("../../../../crates/cluster/src/scripts/take.lua")),
+    (Script::Beat, include_str!("../../../../crates/cluster/src/scripts/beat.lua")),
+    (Script::ChangeLogin, include_str!("../../../../crates/cluster/src/scripts/change_login.lua")),
     (
         Script::ReleaseLogin,
-        include_str!("../../../../crates/gateway/src/cluster/scripts/release_login.lua"),
+        include_str!("../../../../crates/cluster/src/scripts/release_login.lua"),
     ),
-    (
-        Script::Terminate,
-        include_str!("../../../../crates/gateway/src/cluster/scripts/terminate.lua"),
-    ),
+    (Script::Terminate, include_str!("../../../../crates/cluster/src/scripts/terminate.lua")),
 ];
 
 /// Returns the name that a server gives to a text: its SHA-1, in lower-case hexadecimal digits.

@@ -2,8 +2,8 @@
 //! (draft-ietf-oauth-client-id-metadata-document): its URL is the client id with which the operator
 //! signs in to upstreams.
 
-use crate::logins::sign_in::registration;
 use config::Config;
+use logins::sign_in::registration;
 
 /// The document, and the path at which it is served.
 pub(crate) struct ClientDocument {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::gcra::Quota;
-use crate::cluster::Take;
+use cluster::Take;
 
 /// One bucket, with its rate.
 #[derive(Clone, Debug, Eq, PartialEq)]

@@ -14,7 +14,7 @@ use super::bucket::Bucket;
 use super::buckets::BUCKETS;
 use super::gcra::Quota;
 use super::sharded::Sharded;
-use crate::cluster::Take;
+use cluster::Take;
 
 /// The leases of this replica.
 pub(super) struct Leases {

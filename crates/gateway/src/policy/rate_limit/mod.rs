@@ -15,11 +15,11 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::cluster::ClusterMember;
 use base::seal;
 use base::seal::hex::hex;
 use bucket::{Bucket, Exhausted};
 use buckets::LocalBuckets;
+use cluster::ClusterMember;
 use config::{Per, default_limit_name};
 use domain::caller::Caller;
 use domain::fair_share::{self, Holder};

@@ -11,7 +11,7 @@ use super::buckets::LocalBuckets;
 use super::gcra::Quota;
 use super::leases::Leases;
 use super::sharded::Sharded;
-use crate::cluster::{ClusterMember, StoreUnavailable, Take, Taken};
+use cluster::{ClusterMember, StoreUnavailable, Take, Taken};
 use config::{OnStoreFailure, SharedLimits};
 
 /// The store of the shared buckets.

@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use dashmap::DashMap;
 use tokio::sync::oneshot;
 
-use crate::cluster::ReplicaId;
 use crate::session::token::Nonce;
 use base::seal::hex::hex;
 use base::seal::random;
+use cluster::ReplicaId;
 use domain::fault::excerpt;
 use domain::json::Json;
 use domain::jsonrpc::{Id, ResponseOutcome};

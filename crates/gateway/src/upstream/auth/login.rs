@@ -11,12 +11,12 @@ use tokio_util::task::TaskTracker;
 use tracing::error;
 
 use super::token::AccessToken;
-use crate::cluster::SharedLogins;
-use crate::logins::store::{LoginLock, LoginStore, StoreError};
-use crate::logins::{LoginState, StoredLogin};
 use base::platform::wall_clock;
+use cluster::SharedLogins;
 use domain::fault::{TokenFault, excerpt};
 use domain::unix_time::UnixSeconds;
+use logins::store::{LoginLock, LoginStore, StoreError};
+use logins::{LoginState, StoredLogin};
 use net::egress::{CONNECT, Egress};
 use oauth::client::{Refusal, address_policy};
 use oauth::scope;
@@ -314,8 +314,8 @@ fn needs_renewal(login: &StoredLogin, left: Option<Duration>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::logins::tests::login as stored_login;
     use base::seal::SealKeys;
+    use logins::tests::login as stored_login;
 
     #[test]
     fn a_token_is_renewed_in_the_last_part_of_its_life() {

@@ -10,7 +10,6 @@ use tokio_util::task::TaskTracker;
 use tracing::{error, warn};
 
 use super::Connection;
-use crate::cluster::SharedLogins;
 use crate::upstream::auth::authorization::Authorization;
 use crate::upstream::auth::caller_tokens::CallerTokens;
 use crate::upstream::auth::token_source::TokenSource;
@@ -26,6 +25,7 @@ use crate::upstream::transport::streamable_http::HttpEndpoint;
 use base::platform::blocking;
 use base::platform::disk::{self, Watch};
 use base::platform::heap::rare;
+use cluster::SharedLogins;
 use config::{Stdio, UpstreamSettings};
 use domain::caller::{Caller, PROBER};
 use domain::fault::{ChildReport, UpstreamFaultKind as Kind};

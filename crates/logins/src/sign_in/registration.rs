@@ -30,7 +30,7 @@ pub(super) fn metadata(redirect_uri: Option<&str>) -> Value {
 
 /// Returns the document about the gateway whose URL is its client id. Any port of a loopback
 /// address must be accepted (RFC 8252, section 7.3).
-pub(crate) fn document(url: &str) -> Value {
+pub fn document(url: &str) -> Value {
     let mut document = metadata(Some("http://127.0.0.1/callback"));
     document["client_id"] = json!(url);
     document

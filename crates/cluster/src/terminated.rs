@@ -80,7 +80,7 @@ impl Terminations {
 
     /// Publishes to the other replicas that a session of `holder` was terminated; at once, or as
     /// soon as the store can be reached.
-    pub(crate) async fn publish(&self, holder: &Holder, session: [u8; 16]) {
+    pub async fn publish(&self, holder: &Holder, session: [u8; 16]) {
         let sealed = seal(&self.link.sealer.load(), holder, session);
         {
             let mut unpublished = self.unpublished();

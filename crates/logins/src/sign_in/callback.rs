@@ -19,7 +19,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::task::TaskTracker;
 
 /// The path of the page.
-pub(crate) const PATH: &str = "/callback";
+pub const PATH: &str = "/callback";
 
 /// The listener of one sign-in.
 pub struct Callback {

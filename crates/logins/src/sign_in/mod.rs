@@ -5,7 +5,7 @@
 pub mod callback;
 pub mod device;
 pub mod flow;
-pub(crate) mod registration;
+pub mod registration;
 
 use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE};
@@ -75,7 +75,7 @@ impl Provider {
         Ok(Self { upstream, resource, metadata, token_endpoint, egress })
     }
 
-    pub(crate) fn issuer(&self) -> &str {
+    pub fn issuer(&self) -> &str {
         &self.resource.issuer
     }
 

@@ -4,7 +4,7 @@ use std::collections::{HashSet, VecDeque};
 use std::time::Duration;
 
 use super::message::MessageId;
-use crate::cluster::ReplicaId;
+use crate::ReplicaId;
 use domain::fair_share::{FairShare, Holder, Share};
 use domain::millis::whole_millis;
 

@@ -147,7 +147,7 @@ impl Relay {
     ///
     /// # Errors
     /// The message was not delivered, or its delivery was not acknowledged.
-    pub(crate) async fn hand_over(
+    pub async fn hand_over(
         &self,
         holder: &Holder,
         to: ReplicaId,
@@ -161,7 +161,7 @@ impl Relay {
     ///
     /// # Errors
     /// As [`Relay::hand_over`].
-    pub(crate) async fn send_to_all(
+    pub async fn send_to_all(
         &self,
         holder: &Holder,
         message: RelayMessage,

@@ -12,13 +12,13 @@ use base::platform::disk::{self, File, OpenOptions, Readers};
 use config::durable_file;
 
 /// A folder of sealed sign-ins.
-pub(crate) struct Folder(PathBuf);
+pub struct Folder(PathBuf);
 
 /// The ending of a login's file; before it stands the id of the upstream.
 const ENDING: &str = "login";
 
 impl Folder {
-    pub(crate) fn new(path: &Path) -> Self {
+    pub fn new(path: &Path) -> Self {
         Self(path.to_owned())
     }
 
@@ -151,7 +151,7 @@ impl Folder {
     ///
     /// # Errors
     /// When it cannot be created.
-    pub(crate) fn create(&self) -> Result<&Path, StoreError> {
+    pub fn create(&self) -> Result<&Path, StoreError> {
         let path = &self.0;
         let created = disk::create_dir_all(path, Readers::Owner);
         created.map_err(|error| StoreError::Io { path: path.clone(), error })?;

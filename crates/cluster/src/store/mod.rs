@@ -33,7 +33,7 @@ pub(super) struct Store {
 
 /// The store failed an operation, or did not complete it in time.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct StoreUnavailable;
+pub struct StoreUnavailable;
 
 /// Operations that time out one after another before the circuit breaker opens. Other failures open
 /// it at once.

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::cluster::ReplicaId;
+use crate::ReplicaId;
 use base::seal::{Sealer, TokenKind};
 use domain::caller::{Caller, Proof, TokenProof};
 use domain::unix_time::UnixSeconds;

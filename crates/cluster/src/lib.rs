@@ -2,6 +2,11 @@
 //! for upstreams and messages for each other through a store, a Redis or Valkey server. A gateway
 //! without `[cluster]` has none of this.
 
+#![forbid(unsafe_code)]
+// Untrusted input must not panic; tests may.
+#![warn(clippy::panic, clippy::unwrap_used)]
+#![warn(unreachable_pub)]
+
 mod buckets;
 mod logins;
 mod membership;
@@ -36,11 +41,11 @@ use store::Store;
 use telemetry::Telemetry;
 use terminated::Terminations;
 
-pub(crate) use buckets::{Take, Taken};
+pub use buckets::{Take, Taken};
 pub use logins::{LoginLock, SharedLoginError, SharedLogins};
 pub use membership::{Presence, Replica};
 pub use relay::{Handling, Receipt, Relay, RelayError, RelayMessage, Relayed};
-pub(crate) use store::StoreUnavailable;
+pub use store::StoreUnavailable;
 
 /// This replica, and its connection to the others.
 pub struct ClusterMember {
@@ -189,12 +194,12 @@ impl ClusterMember {
     }
 
     /// The rate-limit buckets of all replicas.
-    pub(crate) fn buckets(&self) -> &StoredBuckets {
+    pub fn buckets(&self) -> &StoredBuckets {
         &self.buckets
     }
 
     /// The terminated sessions of all replicas.
-    pub(crate) fn terminations(&self) -> &Terminations {
+    pub fn terminations(&self) -> &Terminations {
         &self.terminations
     }
 
@@ -286,10 +291,10 @@ impl ClusterBounds {
 
 impl ReplicaId {
     /// The number of characters of an id.
-    pub(crate) const LEN: usize = 16;
+    pub const LEN: usize = 16;
 
     /// Reads 16 lower-case hexadecimal digits.
-    pub(crate) fn parse(text: &str) -> Option<Self> {
+    pub fn parse(text: &str) -> Option<Self> {
         from_hex(text).map(Self)
     }
 }

@@ -7,7 +7,7 @@ use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
 use super::{Provider, Registered};
-use crate::logins::StoredLogin;
+use crate::StoredLogin;
 use domain::fault::TokenFault;
 use oauth::token::seconds;
 

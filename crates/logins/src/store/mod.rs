@@ -9,11 +9,11 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use super::StoredLogin;
-use crate::cluster::{self, SharedLoginError, SharedLogins};
 use base::platform;
 use base::platform::disk::File;
 use base::seal::{Sealer, TokenKind};
-pub(crate) use folder::Folder;
+use cluster::{self, SharedLoginError, SharedLogins};
+pub use folder::Folder;
 
 /// The logins of the upstreams.
 pub struct LoginStore {
@@ -219,7 +219,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::logins::tests::login;
+    use crate::tests::login;
     use base::seal::SealKeys;
 
     fn store(folder: &Path, keys: &[u8]) -> LoginStore {

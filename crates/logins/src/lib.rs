@@ -1,6 +1,11 @@
 //! Sign-ins to upstreams: the grants of providers to the operator, and how they are obtained, kept
 //! and ended.
 
+#![forbid(unsafe_code)]
+// Untrusted input must not panic; tests may.
+#![warn(clippy::panic, clippy::unwrap_used)]
+#![warn(unreachable_pub)]
+
 pub mod idle;
 pub mod sign_in;
 pub mod store;
@@ -99,7 +104,7 @@ impl StoredLogin {
     }
 
     /// The client that the login was issued to.
-    pub(crate) fn client(&self) -> OAuthClient {
+    pub fn client(&self) -> OAuthClient {
         let secret = self.client_secret.as_ref().map(Secret::new);
         OAuthClient {
             id: self.client_id.clone(),
@@ -112,7 +117,7 @@ impl StoredLogin {
     ///
     /// # Errors
     /// The provider refuses, which is kept in `ended` if it is for good, or cannot be reached.
-    pub(crate) async fn renew(&mut self, egress: &Egress, now: UnixSeconds) -> Result<(), Refusal> {
+    pub async fn renew(&mut self, egress: &Egress, now: UnixSeconds) -> Result<(), Refusal> {
         let Some(token) = self.refresh_token.clone() else {
             return Err(Refusal::new(
                 TokenFault::LoginExpired,
@@ -210,12 +215,12 @@ mod optional_uri {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+pub mod tests {
     use std::time::Duration;
 
     use super::*;
 
-    pub(crate) fn login(upstream: &str) -> StoredLogin {
+    pub fn login(upstream: &str) -> StoredLogin {
         StoredLogin {
             id: "one".to_owned(),
             upstream: upstream.to_owned(),

@@ -4,7 +4,7 @@
 use url::Url;
 
 use super::{Provider, Registered};
-use crate::logins::StoredLogin;
+use crate::StoredLogin;
 use oauth::client::{ClientAuthentication, OAuthClient};
 use oauth::code::{ExpectedAnswer, NoCode, challenge, fresh_state, fresh_verifier, read_code};
 

@@ -96,7 +96,7 @@ impl SharedLogins {
 
     /// Notifies `changed` whenever the sign-in of an upstream may have changed, for as long as
     /// others hold it.
-    pub(crate) fn watch(&self, upstream: &str, changed: &Arc<Notify>) {
+    pub fn watch(&self, upstream: &str, changed: &Arc<Notify>) {
         let mut watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
         watches.retain(|(_, changed)| changed.strong_count() > 0);
         watches.push((upstream.to_owned(), Arc::downgrade(changed)));
@@ -134,7 +134,7 @@ impl SharedLogins {
     ///
     /// # Errors
     /// [`SharedLoginError::Unavailable`].
-    pub(crate) async fn read(&self, upstream: &str) -> Result<Option<String>, SharedLoginError> {
+    pub async fn read(&self, upstream: &str) -> Result<Option<String>, SharedLoginError> {
         let key = self.key(upstream);
         let reading = async |mut connection| cmd("GET").arg(key).query_async(&mut connection).await;
         self.run(reading).await
@@ -144,11 +144,7 @@ impl SharedLogins {
     ///
     /// # Errors
     /// [`SharedLoginError::Unavailable`].
-    pub(crate) async fn mark_used(
-        &self,
-        upstream: &str,
-        idle: Duration,
-    ) -> Result<(), SharedLoginError> {
+    pub async fn mark_used(&self, upstream: &str, idle: Duration) -> Result<(), SharedLoginError> {
         let key = self.key(upstream);
         let marking = async |mut connection| {
             let mut expire = cmd("PEXPIRE");
@@ -164,7 +160,7 @@ impl SharedLogins {
     /// # Errors
     /// [`SharedLoginError::Unavailable`], or [`SharedLoginError::Busy`] when several processes
     /// wait.
-    pub(crate) async fn lock(
+    pub async fn lock(
         self: &Arc<Self>,
         upstream: &str,
         lifetime: Duration,
@@ -275,7 +271,7 @@ impl LoginLock {
     /// # Errors
     /// [`SharedLoginError::Unavailable`]: it may be written, or not.
     /// [`SharedLoginError::LockExpired`]: it is not.
-    pub(crate) async fn write(&self, sealed: &str, idle: Duration) -> Result<(), SharedLoginError> {
+    pub async fn write(&self, sealed: &str, idle: Duration) -> Result<(), SharedLoginError> {
         self.change(Some((sealed, idle))).await
     }
 
@@ -283,7 +279,7 @@ impl LoginLock {
     ///
     /// # Errors
     /// As [`LoginLock::write`].
-    pub(crate) async fn remove(&self) -> Result<(), SharedLoginError> {
+    pub async fn remove(&self) -> Result<(), SharedLoginError> {
         self.change(None).await
     }
 
@@ -300,7 +296,7 @@ impl LoginLock {
     }
 
     /// Lets other processes take the lock.
-    pub(crate) async fn release(self) {
+    pub async fn release(self) {
         let mut release = self.logins.scripts.release.key(self.key());
         release.arg(&self.token);
         let releasing = async |mut connection| release.invoke_async::<Value>(&mut connection).await;

@@ -11,7 +11,7 @@ use base::seal::hex::hex;
 
 /// A request for cells of one bucket.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Take<'a> {
+pub struct Take<'a> {
     /// The bucket. The store sees a blinded name.
     pub key: &'a str,
     /// Emission interval.
@@ -23,7 +23,7 @@ pub(crate) struct Take<'a> {
 
 /// The outcome of a take.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) enum Taken {
+pub enum Taken {
     /// The cells that were taken from each bucket, at least one of each.
     Cells(Vec<u32>),
     /// Nothing was taken. Of the empty buckets this one fills last.
@@ -34,7 +34,7 @@ pub(crate) enum Taken {
 const TICK: u128 = 125;
 
 /// The buckets in the store.
-pub(crate) struct StoredBuckets {
+pub struct StoredBuckets {
     link: Arc<Link>,
     /// Increases whenever buckets may be full again: with each connection to the store, and each
     /// seal key.
@@ -47,7 +47,7 @@ impl StoredBuckets {
     }
 
     /// A number that is the same as long as buckets that were empty can only fill with time.
-    pub(crate) fn generation(&self) -> u64 {
+    pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Relaxed)
     }
 
@@ -60,7 +60,7 @@ impl StoredBuckets {
     ///
     /// # Errors
     /// [`StoreUnavailable`]; the cells may be taken then, or not.
-    pub(crate) async fn take(&self, takes: &[Take<'_>]) -> Result<Taken, StoreUnavailable> {
+    pub async fn take(&self, takes: &[Take<'_>]) -> Result<Taken, StoreUnavailable> {
         let Link { store, scripts, sealer, .. } = &*self.link;
         let sealer = sealer.load();
         let mut invocation = scripts.take.prepare_invoke();
