@@ -392,7 +392,7 @@ fn one_function_makes_the_proof_that_an_upstream_demands() {
     let sources = sources();
     let makes = |source: &Source| source.code.matches("Authorized {").count();
     let all: usize = sources.iter().map(makes).sum();
-    let door = sources.iter().find(|source| source.path == "gateway/policy/authorize.rs").unwrap();
+    let door = sources.iter().find(|source| source.path == "policy/authorize.rs").unwrap();
     // Its definition, and its construction; `impl` names it with its lifetime.
     assert_eq!((all, makes(door)), (1, 1), "`Authorized` is constructed once");
     assert!(door.code.contains("Ok(Authorized { call, target })"));
@@ -447,8 +447,7 @@ fn every_spawned_task_is_supervised_or_short_and_every_thread_is_known() {
         assert_eq!(spawns, 0, "{} spawns past the trackers", source.path);
     }
     // The supervisor itself, commands, and what spawns threads or processes.
-    let beside =
-        ["cli/", "base/platform/", "config/lock/store.rs", "gateway/policy/", "shutdown/lib.rs"];
+    let beside = ["cli/", "base/platform/", "config/lock/store.rs", "policy/", "shutdown/lib.rs"];
     let spawning = sources.iter().filter_map(|source| {
         let count = source.code.matches(".spawn(").count();
         let is_beside = beside.iter().any(|path| source.path.starts_with(path));

@@ -14,10 +14,10 @@ use config::Config;
 use gateway::approvals::Approvals;
 use gateway::approvals::prober::Prober;
 use gateway::calls::{RefreshEnded, Router, RouterDeps, UpstreamDeps};
-use gateway::policy::{self, Gate};
 use gateway::session::{self, Sessions};
 use logins::idle;
 use logins::store::LoginStore;
+use policy::{self, Gate};
 
 /// The parts of the gateway that depend on the configuration.
 pub(super) struct Edition {

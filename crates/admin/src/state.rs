@@ -22,9 +22,9 @@ use gateway::calls::Router;
 use gateway::catalog::owner::Owner;
 use gateway::catalog::snapshot::Catalog;
 use gateway::downstream::Endpoint;
-use gateway::policy::Gate;
 use gateway::session::Sessions;
 use net::certificates::CertificateEnd;
+use policy::Gate;
 use shutdown::Supervisor;
 use telemetry::Telemetry;
 

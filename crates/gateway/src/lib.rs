@@ -23,4 +23,3 @@ pub mod approvals;
 pub mod calls;
 pub mod catalog;
 pub mod upstream;
-pub mod policy;

@@ -11,13 +11,13 @@ use domain::fault::Fault;
 use domain::rights::{Everything, Rights};
 use domain::unix_time::UnixSeconds;
 use gateway::calls::{Router, RouterDeps, UpstreamDeps};
-use gateway::policy::Gate;
 use gateway::session::headers::{Field, Headers};
 use gateway::session::{
     CallOutcome, CallPermit, CallPermits, Dispatch, MessageRefusal, RequestContext, RunningCall,
     SessionSharedState, Sessions, TransportContext,
 };
 use gateway::upstream::call::result_memory::Unbounded;
+use policy::Gate;
 use serde_json::{Value, json};
 use shutdown::Supervisor;
 use telemetry::Telemetry;

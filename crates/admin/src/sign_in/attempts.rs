@@ -6,8 +6,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use domain::fair_share::network;
-use gateway::policy::gcra::Quota;
-use gateway::policy::limiter::Limiter;
+use policy::gcra::Quota;
+use policy::limiter::Limiter;
 
 /// Counts failures by network and in total. Successes do not count.
 pub(super) struct Attempts {

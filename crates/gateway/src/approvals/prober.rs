@@ -13,11 +13,11 @@ use super::probe::{Patience, PromptProbe, offered_texts};
 use crate::calls::Router;
 use crate::catalog::approval::OfferedPrompt;
 use crate::catalog::effective::{TextReport, TextsOf};
-use crate::policy::gcra::Quota;
-use crate::policy::limiter::Limiter;
 use base::platform::wall_clock;
 use domain::approval::{ApprovalKind, DigestText};
 use domain::name::UpstreamId;
+use policy::gcra::Quota;
+use policy::limiter::Limiter;
 
 /// The time between two reports of probes: after each, all prompts of the upstream are decided on
 /// again.

@@ -22,7 +22,6 @@ use crate::catalog::search::{SEARCH_WAIT, SEARCHES, SEARCHES_QUEUED};
 use crate::catalog::snapshot::Catalog;
 use crate::catalog::source::UpstreamSource;
 use crate::catalog::view_cache::ViewCache;
-use crate::policy::Gate;
 use crate::upstream::call::correlator::NotificationSinks;
 use crate::upstream::driver::DriverId;
 use crate::upstream::guard::concurrency::ConcurrencyLimit;
@@ -31,6 +30,7 @@ use base::seal::Sealer;
 use config::Config;
 use domain::name::UpstreamId;
 use domain::via::Via;
+use policy::Gate;
 
 /// Reports that are queued for the refresh. Beyond that, drivers wait: each has only one report to
 /// send.

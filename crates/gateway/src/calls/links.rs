@@ -10,7 +10,6 @@ use crate::catalog::lists::owner;
 use crate::catalog::owner::Owner;
 use crate::catalog::reply::{self, Reply};
 use crate::catalog::snapshot::Catalog;
-use crate::policy::Resolution;
 use crate::upstream::call::request::{RequestParams, UpstreamRequest};
 use base::seal::TokenKind;
 use domain::call::{Call, NameKind, Request, ServerRequestMode};
@@ -23,6 +22,7 @@ use domain::link::{self, Link};
 use domain::meta;
 use domain::name::UpstreamId;
 use domain::unix_time::UnixSeconds;
+use policy::Resolution;
 
 /// Most links of one result that are looked at: a prompt has a few, and each that is sealed grows
 /// by some hundred bytes.
@@ -65,7 +65,7 @@ pub(super) fn seal(
 ///
 /// # Errors
 /// An unknown resource, alike for a link that is not of this caller and a prompt that is unknown,
-/// denied or withheld; the other refusals of [`Gate::authorize`](crate::policy::Gate::authorize);
+/// denied or withheld; the other refusals of [`Gate::authorize`](policy::Gate::authorize);
 /// and the faults of the upstream.
 pub(super) async fn read(
     router: &Router,

@@ -11,7 +11,6 @@ use super::{Completing, RoutedCall, Router, complete};
 use crate::catalog::approval::{ApprovalRow, DEPTH, OfferedPrompt, PromptApproval};
 use crate::catalog::owner::Owner;
 use crate::catalog::reply::Reply;
-use crate::policy::{CallTarget, RecordOutcome, Resolution, ResultDigest};
 use domain::approval::{NO_ARGUMENTS, canonical_text};
 use domain::call::{Call, ClientMessages, ForwardedMeta, NameKind, Request, SkillPart};
 use domain::caller::{Caller, PROBER};
@@ -20,6 +19,7 @@ use domain::document::Document;
 use domain::fault::Fault;
 use domain::skill::SkillFile;
 use domain::unix_time::UnixSeconds;
+use policy::{CallTarget, RecordOutcome, Resolution, ResultDigest};
 
 /// The endpoint that records of probes name.
 const ENDPOINT: &str = "approvals";

@@ -14,7 +14,6 @@ use crate::catalog::blocking::beside_calls;
 use crate::catalog::owner::Owner;
 use crate::catalog::reply::Reply;
 use crate::catalog::snapshot::Catalog;
-use crate::policy::ServedVersion;
 use audit::record::AuditEvent;
 use base::seal::Sealer;
 use config::Config;
@@ -25,6 +24,7 @@ use domain::name::version_name;
 use domain::prompt_version::PromptVersion;
 use domain::rollout::{GetOutcome, Rollout, RolloutOutcomes, RolloutStep};
 use domain::unix_time::UnixSeconds;
+use policy::ServedVersion;
 
 /// The rollouts of one configuration.
 pub struct Rollouts {

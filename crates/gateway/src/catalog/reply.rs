@@ -10,7 +10,6 @@ use super::rest_reply::RestReply;
 use super::segment::Digest;
 use super::snapshot::Incomplete;
 use super::view_cache::ListKind;
-use crate::policy::ResultDigest;
 use domain::call::Sought;
 use domain::call_overlay::CallOverlay;
 use domain::content::{self, ContentError, Findings};
@@ -26,6 +25,7 @@ use domain::repair::RepairKinds;
 use domain::server_request::ServerRequest;
 use domain::skill::Skill;
 use domain::{content_repair, uri};
+use policy::ResultDigest;
 
 /// The result of a call.
 #[derive(Debug)]

@@ -22,7 +22,6 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::calls::Router;
-use crate::policy::Gate;
 use audit::usage::GatewayUsage;
 use base::seal::Sealer;
 use call::failure_lines::FailureLines;
@@ -40,6 +39,7 @@ use domain::log_level::LogLevel;
 use endpoints::Endpoints;
 use notify::streams::NewestStreams;
 use notify::terminated::TerminatedSessions;
+use policy::Gate;
 use token::{Nonce, TokenOpener};
 
 pub use call::console::perform_for_console;

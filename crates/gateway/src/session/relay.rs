@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use super::RequestContext;
 use super::token::Nonce;
-use crate::policy::Gate;
 use cluster::{ClusterMember, RelayError, RelayMessage, ReplicaId};
 use domain::fair_share::Holder;
 use domain::fault::{Fault, TransportFault};
 use domain::json::Json;
 use domain::jsonrpc::Id;
+use policy::Gate;
 
 /// Hands a client's response to the replica that sent the server request.
 ///

@@ -29,7 +29,6 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::policy::{Authorized, Pass};
 use accounts::account::{Account, WatchedRequest};
 use accounts::{IDLE, UpstreamAccounts};
 use base::platform::heap::{pin_in_place, rare};
@@ -57,6 +56,7 @@ use guard::circuit_breaker::CircuitBreaker;
 use guard::concurrency::ConcurrencyLimit;
 use held_secrets::HeldSecrets;
 use library::{LibrarySnapshot, LibraryVersions};
+use policy::{Authorized, Pass};
 use recent_calls::{RecentCalls, RecentSummary};
 use repairs::Repairs;
 use rest_signals::RestSignals;

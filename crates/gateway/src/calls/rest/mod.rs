@@ -18,7 +18,6 @@ use crate::catalog::owner::Owner;
 use crate::catalog::reply::{ListReply, Reply};
 use crate::catalog::rest_reply::{RestPage, RestReply, elements};
 use crate::catalog::snapshot::{Catalog, Incomplete};
-use crate::policy::{CallRecord, CallTarget, Resolution};
 use crate::upstream::Upstream;
 use crate::upstream::rest_signals::RestChanges;
 use base::seal::TokenKind;
@@ -38,6 +37,7 @@ use domain::tool::{FIND_PROMPT, FIND_SKILL, READ_SKILL, USE_PROMPT};
 use domain::unix_time::UnixSeconds;
 use domain::uri::normal_form::normal;
 use domain::{skill, uri};
+use policy::{CallRecord, CallTarget, Resolution};
 
 /// The upstream of `[rest]`, as an endpoint serves it.
 #[derive(Clone, Copy)]
@@ -96,7 +96,7 @@ impl RestUpstream<'_> {
     /// Takes a call through the gate to the upstream.
     ///
     /// # Errors
-    /// As [`Gate::authorize`](crate::policy::Gate::authorize); the faults of the upstream.
+    /// As [`Gate::authorize`](policy::Gate::authorize); the faults of the upstream.
     pub(super) async fn route(
         self,
         request: &RestRequest,

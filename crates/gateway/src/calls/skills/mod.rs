@@ -16,7 +16,6 @@ use crate::catalog::owner::{ListedSkill, Owner};
 use crate::catalog::reply::{Reply, SkillBody, SkillReply};
 use crate::catalog::skills::catalog::{FoundPart, FoundSkill};
 use crate::catalog::snapshot::Catalog;
-use crate::policy::{Authorized, CallRecord, Resolution};
 use crate::upstream::Upstream;
 use crate::upstream::call::request::{RequestParams, UpstreamRequest};
 use crate::upstream::call::result_memory;
@@ -29,6 +28,7 @@ use domain::name::UpstreamId;
 use domain::percent;
 use domain::skill::{SkillFile, checked_path, public_uri};
 use domain::uri::normal_form::normal;
+use policy::{Authorized, CallRecord, Resolution};
 
 /// The part of a skill that a call asks for.
 pub(super) struct AskedSkill<'a> {
@@ -40,7 +40,7 @@ pub(super) struct AskedSkill<'a> {
 ///
 /// # Errors
 /// -32602, alike for what is unknown, denied or withheld; the other refusals of
-/// [`Gate::authorize`](crate::policy::Gate::authorize); and the faults of the upstream, one of
+/// [`Gate::authorize`](policy::Gate::authorize); and the faults of the upstream, one of
 /// which is a file that differs from its entry.
 pub(super) async fn answer(
     router: &Router,

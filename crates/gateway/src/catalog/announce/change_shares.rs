@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::policy::gcra::Quota;
-use crate::policy::limiter::Limiter;
 use audit::record::AuditEvent;
 use base::seal;
+use policy::gcra::Quota;
+use policy::limiter::Limiter;
 
 /// The shares of all upstreams.
 pub(crate) struct ChangeShares {

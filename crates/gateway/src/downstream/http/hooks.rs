@@ -16,11 +16,11 @@ use super::body;
 use super::hook_signature::HookKey;
 use crate::downstream::admission::Admission;
 use crate::downstream::clock;
-use crate::policy::gcra::Quota;
-use crate::policy::limiter::Limiter;
 use config::{Config, Limits};
 use domain::fair_share::{Holder, network};
 use domain::fault::TransportFault;
+use policy::gcra::Quota;
+use policy::limiter::Limiter;
 
 /// The webhooks of all upstreams, which are served at one path each.
 pub(crate) struct Hooks {

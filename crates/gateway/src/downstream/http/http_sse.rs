@@ -15,7 +15,6 @@ use super::respond::Body;
 use crate::downstream::admission::{Admission, BodyBudget, StreamPermit};
 use crate::downstream::channel::{ClientChannel, Outgoing, OutgoingMessage, Sender};
 use crate::downstream::clock;
-use crate::policy::StreamRecord;
 use crate::session::connection::{ClientConnection, ConnectionKind};
 use crate::session::{Sessions, StreamEnd, relay_fault};
 use base::seal::hex::hex;
@@ -24,6 +23,7 @@ use cluster::{ClusterMember, Handling, RelayMessage, ReplicaId};
 use config::Limits;
 use domain::caller::Caller;
 use domain::fault::TransportFault;
+use policy::StreamRecord;
 
 /// The HTTP+SSE transport of one configuration.
 pub(crate) struct HttpSseEndpoint {

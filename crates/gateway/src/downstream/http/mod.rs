@@ -27,12 +27,12 @@ use super::http::hooks::{HookFailures, Hooks};
 use super::http::http_sse::{HttpSseEndpoint, OpenChannels};
 use super::http::origin::OriginGuard;
 use super::http::protected_resource::ProtectedResources;
-use crate::policy::Gate;
 use crate::session::Sessions;
 use cluster::Handling;
 use config::{Config, Limits};
 use domain::caller::Caller;
 use net::certificates::CertificateEnd;
+use policy::Gate;
 
 /// All HTTP endpoints of the gateway under one configuration.
 pub struct Endpoint {

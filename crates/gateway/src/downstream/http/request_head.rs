@@ -6,10 +6,10 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, Method};
 
-use crate::policy::{CredentialHeader, RequestCredentials};
 use crate::session::headers::{Field, Headers, ParamFields};
 use domain::fault::TransportFault;
 use domain::trace;
+use policy::{CredentialHeader, RequestCredentials};
 
 const NOT_ACCEPTABLE: TransportFault =
     TransportFault::NotAcceptable { accept: "application/json or text/event-stream" };

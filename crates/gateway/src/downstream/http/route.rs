@@ -24,7 +24,6 @@ use crate::downstream::channel::Sender;
 use crate::downstream::clock;
 use crate::downstream::conn::Peer;
 use crate::downstream::{Serve, TlsServer};
-use crate::policy::Authenticated;
 use crate::session::dialect::Dialect;
 use crate::session::notify::notifications::{NotificationStream, StreamEvent};
 use crate::session::{CallPermits, Dispatch, MessageRefusal, RequestContext, TransportContext};
@@ -37,6 +36,7 @@ use domain::fair_share::Holder;
 use domain::fault::{Fault, TransportFault};
 use domain::jsonrpc::Id;
 use domain::method::Countable;
+use policy::Authenticated;
 
 impl Endpoint {
     /// Returns the dialect for a refusal of a request of which only the headers are known.

@@ -3,11 +3,11 @@
 use tokio::time::Instant;
 
 use crate::calls::Router;
-use crate::policy::CallRecord;
 use audit::usage::{GatewayUsage, Used};
 use domain::call::{Call, Request, SkillPart};
 use domain::method::Method;
 use domain::skill::is_skill_uri;
+use policy::CallRecord;
 
 /// The outcome of a call that its caller cancelled.
 pub(super) const CANCELLED: &str = "cancelled";

@@ -20,7 +20,6 @@ use super::counting::{CANCELLED, Counting};
 use super::failure_lines::FailureLines;
 use crate::calls::Router;
 use crate::calls::call_channel::CallChannel;
-use crate::policy::{Gate, RecordOutcome, ResultDigest};
 use crate::session::dialect::{ResultForm, ServerIdentity};
 use crate::session::tools::is_tool_result;
 use crate::session::{
@@ -32,6 +31,7 @@ use base::seal::random;
 use domain::call::{Call, Request};
 use domain::fault::{CorrelationId, Fault, TransportFault, UpstreamFault};
 use domain::unix_time::UnixSeconds;
+use policy::{Gate, RecordOutcome, ResultDigest};
 use telemetry::{End, ServerAttributes, ServerOperation};
 
 /// Runs the calls of clients under one configuration.

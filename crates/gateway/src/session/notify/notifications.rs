@@ -16,7 +16,6 @@ use super::terminated::SessionTermination;
 use crate::catalog::announce::changes::{Changes, Published, Visible};
 use crate::catalog::segment::Digest;
 use crate::catalog::view_cache::{ListDigests, ListKinds};
-use crate::policy::StreamRecord;
 use crate::session::call::in_flight::InFlightCall;
 use crate::session::call::url_elicitations::PendingUrlElicitations;
 use crate::session::dialect::Dialect;
@@ -25,6 +24,7 @@ use crate::upstream::call::correlator::UrlElicitationComplete;
 use base::seal::{Sealer, TokenKind, random};
 use domain::jsonrpc::Id;
 use domain::method::{LIST_CHANGED, TOOLS_LIST_CHANGED};
+use policy::StreamRecord;
 use telemetry::Telemetry;
 
 /// One event of a stream.

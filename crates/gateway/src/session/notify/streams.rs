@@ -10,10 +10,10 @@ use dashmap::DashMap;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use crate::policy::{CallerRevocation, Gate};
 use crate::session::token::Nonce;
 use domain::caller::Caller;
 use domain::unix_time::UnixSeconds;
+use policy::{CallerRevocation, Gate};
 
 /// The newest stream of each session with open streams: at most as many entries as streams are
 /// open.

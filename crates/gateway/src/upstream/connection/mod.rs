@@ -24,7 +24,6 @@ use super::library::LibrarySnapshot;
 use super::prompt_list::{MalformedPrompt, PromptList};
 use super::rest_signals::KnownTools;
 use super::transport::{UpstreamEvent, UpstreamTransport};
-use crate::policy::Pass;
 use base::platform::heap::rare;
 use config::Settings;
 use domain::call::ForwardedMeta;
@@ -40,6 +39,7 @@ use domain::rest::RestCapabilities;
 use domain::revision::Revision;
 use domain::server_request::ClientCapabilities;
 use domain::via::Via;
+use policy::Pass;
 
 /// A connection to an upstream, shared by calls.
 pub enum Connection {

@@ -36,7 +36,7 @@ impl LocalBuckets {
     ///
     /// # Errors
     /// The empty bucket with the longest wait; then no cell was taken.
-    pub(crate) fn take(&self, buckets: &[Bucket]) -> Result<(), Exhausted> {
+    pub fn take(&self, buckets: &[Bucket]) -> Result<(), Exhausted> {
         self.take_at(buckets, gcra::nanos(self.epoch.elapsed()))
     }
 
@@ -75,8 +75,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::policy::rate_limit::gcra::Quota;
-    use crate::policy::rate_limit::sharded::SHARDS;
+    use crate::rate_limit::gcra::Quota;
+    use crate::rate_limit::sharded::SHARDS;
 
     fn bucket(key: &str, burst: u32) -> Bucket {
         let burst = NonZeroU32::new(burst).unwrap();

@@ -15,7 +15,7 @@ use domain::subject_token::SubjectToken;
 
 /// The result of looking up the name of a call in the catalog.
 #[derive(Debug)]
-pub(crate) enum Resolution<'a> {
+pub enum Resolution<'a> {
     /// An upstream lists the prompt, and the endpoint serves it.
     Listed(CallTarget<'a>),
     /// An upstream lists the prompt, but the gateway does not serve it.
@@ -82,7 +82,7 @@ pub struct Authorized<'a> {
 }
 
 /// The owned part of the proof, which goes with the call for as long as it runs.
-pub(crate) struct Pass {
+pub struct Pass {
     caller: Caller,
     holder: Holder,
     subject_token: Option<SubjectToken>,
@@ -93,7 +93,7 @@ impl Authorized<'_> {
     /// Whether the proof is for this method of this prompt of this upstream, and for the resource
     /// that the prompt links to, if one is read. A proof to get a prompt that stands for a skill,
     /// whose name the prompt has, is one to read its files.
-    pub(crate) fn covers(
+    pub fn covers(
         &self,
         upstream: &str,
         method: Method,
@@ -109,7 +109,7 @@ impl Authorized<'_> {
             }
     }
 
-    pub(crate) fn pass(&self) -> Pass {
+    pub fn pass(&self) -> Pass {
         let Call { caller, address, subject_token, tried_by, .. } = self.call;
         Pass {
             caller: caller.clone(),
@@ -121,23 +121,23 @@ impl Authorized<'_> {
 }
 
 impl Pass {
-    pub(crate) fn caller(&self) -> &Caller {
+    pub fn caller(&self) -> &Caller {
         &self.caller
     }
 
     /// The token that the caller has brought with the call.
-    pub(crate) fn subject_token(&self) -> Option<&SubjectToken> {
+    pub fn subject_token(&self) -> Option<&SubjectToken> {
         self.subject_token.as_ref()
     }
 
     /// Whether a person tries the prompt in the console: the rights of the caller are used, but
     /// neither its credential nor its account.
-    pub(crate) fn is_trial(&self) -> bool {
+    pub fn is_trial(&self) -> bool {
         self.is_trial
     }
 
     /// The holder for the shared resources that the call uses.
-    pub(crate) fn holder(&self) -> &Holder {
+    pub fn holder(&self) -> &Holder {
         &self.holder
     }
 }
@@ -152,7 +152,7 @@ impl Gate {
     /// `RateLimited`; `UnknownPrompt` for an unknown or denied prompt; the reason of
     /// [`Resolution::Unlisted`] to a caller that could use the prompt; `AuditUnavailable` if the
     /// call cannot be recorded.
-    pub(crate) async fn authorize<'a>(
+    pub async fn authorize<'a>(
         &self,
         call: &'a Call,
         record: &CallRecord,
@@ -200,7 +200,7 @@ impl Gate {
     ///
     /// # Errors
     /// `RateLimited`, or `AuditUnavailable`.
-    pub(crate) async fn admit_list(&self, call: &Call, record: &CallRecord) -> Result<(), Fault> {
+    pub async fn admit_list(&self, call: &Call, record: &CallRecord) -> Result<(), Fault> {
         self.count(call, record, None).await?;
         record.listed();
         Ok(())

@@ -15,7 +15,7 @@ pub struct Quota {
 
 impl Quota {
     /// Returns the quota with `factor` times the rate and the burst.
-    pub(crate) fn times(self, factor: u32) -> Self {
+    pub fn times(self, factor: u32) -> Self {
         let factor = NonZeroU32::new(factor).unwrap_or(NonZeroU32::MIN);
         Self { interval: self.interval / factor.get(), burst: self.burst.saturating_mul(factor) }
     }

@@ -168,7 +168,7 @@ mod tests {
     use tokio::time::advance;
 
     use super::*;
-    use crate::policy::rate_limit::gcra::{self, Nanos};
+    use crate::rate_limit::gcra::{self, Nanos};
 
     /// A store in memory, which does what `take.lua` does, on the paused clock.
     struct Model {

@@ -118,7 +118,7 @@ mod tests {
     use tokio::time::advance;
 
     use super::*;
-    use crate::policy::rate_limit::gcra::nanos;
+    use crate::rate_limit::gcra::nanos;
 
     fn quota(interval: u64, burst: u32) -> Quota {
         let burst = NonZeroU32::new(burst).unwrap();

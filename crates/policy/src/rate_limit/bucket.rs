@@ -9,7 +9,7 @@ use cluster::Take;
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Bucket {
     /// The identity of the limit, and the values by which the limit counts.
-    pub(crate) key: String,
+    pub key: String,
     pub(crate) quota: Quota,
 }
 
@@ -25,7 +25,7 @@ impl Bucket {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Exhausted {
     /// Index of the bucket in the slice that was passed to `take`.
-    pub(crate) index: usize,
+    pub index: usize,
     /// Time until the bucket has a cell; with several empty buckets the longest of their times.
-    pub(crate) retry_after: Duration,
+    pub retry_after: Duration,
 }

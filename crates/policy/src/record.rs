@@ -124,7 +124,7 @@ impl CallRecord {
     }
 
     /// Whether the call must be refused because it could not be recorded.
-    pub(crate) fn refuses(&self) -> bool {
+    pub fn refuses(&self) -> bool {
         self.open.as_ref().is_some_and(|open| open.ledger.refuses())
     }
 
@@ -175,14 +175,14 @@ impl CallRecord {
     }
 
     /// Notes that the prompt stands for the skill of this public name, or the skill for the prompt.
-    pub(crate) fn stands_for(&self, other: &Arc<str>) {
+    pub fn stands_for(&self, other: &Arc<str>) {
         let _ = self.served.set(other.clone());
         self.amend(|event| event.text("served", other));
     }
 
     /// Notes the skill that a file or folder with this URI is of, unless the URI is that of its
     /// `SKILL.md` and names it.
-    pub(crate) fn part_of(&self, skill: &str, uri: &str) {
+    pub fn part_of(&self, skill: &str, uri: &str) {
         if skill != uri {
             self.amend(|event| event.text("skill", skill));
         }
@@ -239,7 +239,7 @@ impl CallRecord {
 
     /// The public name of the version that a rollout has chosen for the call, or of what the prompt
     /// or skill stands for.
-    pub(crate) fn served(&self) -> Option<&Arc<str>> {
+    pub fn served(&self) -> Option<&Arc<str>> {
         self.served.get()
     }
 

@@ -15,7 +15,7 @@ use domain::fair_share::Holder;
 use domain::millis::whole_millis;
 
 /// The record of an open stream; dropping it records the end.
-pub(crate) struct StreamRecord {
+pub struct StreamRecord {
     /// `None` for a stream without records of its own.
     _started: Option<Started>,
 }

@@ -7,29 +7,29 @@ use domain::rights::PromptRef;
 
 /// The prompt that a call is for, as its upstream knows it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct CallTarget<'a> {
+pub struct CallTarget<'a> {
     /// Id of the upstream.
-    pub(crate) upstream: &'a str,
-    pub(crate) raw_name: &'a str,
+    pub upstream: &'a str,
+    pub raw_name: &'a str,
     /// `sha256:…` of the definition as listed; empty where none is known.
-    pub(crate) definition: &'a str,
+    pub definition: &'a str,
     /// The state of the prompt's approval.
-    pub(crate) state: ApprovalState,
+    pub state: ApprovalState,
     /// The version that a rollout serves in its place. Rights and limits are those of the prompt.
-    pub(crate) version: Option<ServedVersion<'a>>,
+    pub version: Option<ServedVersion<'a>>,
 }
 
 /// A version of a prompt that its upstream is asked for.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct ServedVersion<'a> {
-    pub(crate) public_name: &'a Arc<str>,
-    pub(crate) raw_name: &'a str,
+pub struct ServedVersion<'a> {
+    pub public_name: &'a Arc<str>,
+    pub raw_name: &'a str,
     /// `sha256:…` of its own definition.
-    pub(crate) definition: &'a str,
+    pub definition: &'a str,
     /// As the rollout names it.
-    pub(crate) label: &'a str,
+    pub label: &'a str,
     /// Its number, where the upstream says it.
-    pub(crate) number: Option<&'a str>,
+    pub number: Option<&'a str>,
 }
 
 impl<'a> CallTarget<'a> {

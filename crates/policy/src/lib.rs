@@ -3,6 +3,11 @@
 //! A caller is authenticated before the body of its request is read. Once the target of a call is
 //! known, [`Gate::authorize`] decides, and makes the proof that an upstream demands.
 
+#![forbid(unsafe_code)]
+// Untrusted input must not panic; tests may.
+#![warn(clippy::panic, clippy::unwrap_used)]
+#![warn(unreachable_pub)]
+
 mod authn;
 mod authorize;
 mod jwt;
@@ -13,16 +18,16 @@ mod streams;
 mod tallies;
 mod target;
 
-pub(crate) use authn::{Authenticated, CredentialHeader, RequestCredentials};
+pub use authn::{Authenticated, CredentialHeader, RequestCredentials};
 pub use authorize::Authorized;
-pub(crate) use authorize::{Pass, Resolution};
+pub use authorize::{Pass, Resolution};
 pub use jwt::TakenIds;
 pub use rate_limit::{gcra, limiter};
-pub(crate) use record::{CallRecord, RecordOutcome, ResultDigest};
-pub(crate) use revocation::CallerRevocation;
-pub(crate) use streams::StreamRecord;
-pub(crate) use tallies::Tallies;
-pub(crate) use target::{CallTarget, ServedVersion};
+pub use record::{CallRecord, RecordOutcome, ResultDigest};
+pub use revocation::CallerRevocation;
+pub use streams::StreamRecord;
+pub use tallies::Tallies;
+pub use target::{CallTarget, ServedVersion};
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -149,12 +154,12 @@ impl Gate {
     }
 
     /// The rights of callers under this configuration.
-    pub(crate) fn rights(&self) -> &Arc<dyn Rights> {
+    pub fn rights(&self) -> &Arc<dyn Rights> {
         &self.rights
     }
 
     /// Whether rules or limits look at URIs, so that each must mean one resource.
-    pub(crate) fn tells_resources_apart(&self, caller: &Caller) -> bool {
+    pub fn tells_resources_apart(&self, caller: &Caller) -> bool {
         self.rights.entitlement(caller).is_some() || self.limits.tell_resources_apart()
     }
 
@@ -184,7 +189,7 @@ impl Gate {
     ///
     /// # Errors
     /// [`TransportFault::RateLimited`].
-    pub(crate) fn take_cancellation(&self, holder: &Holder) -> Result<(), TransportFault> {
+    pub fn take_cancellation(&self, holder: &Holder) -> Result<(), TransportFault> {
         let who = || match holder {
             Holder::Caller(caller) => OccurrenceOrigin::Caller(caller.id().to_owned()),
             Holder::Network(address) => OccurrenceOrigin::Address(network(*address)),
@@ -244,7 +249,7 @@ impl Gate {
     ///
     /// # Errors
     /// [`TransportFault::RateLimited`].
-    pub(crate) async fn take_session_request(
+    pub async fn take_session_request(
         &self,
         caller: &Caller,
         address: Option<IpAddr>,
@@ -287,7 +292,7 @@ impl Gate {
     ///
     /// # Errors
     /// `AuditUnavailable` if the start cannot be recorded.
-    pub(crate) async fn stream(
+    pub async fn stream(
         &self,
         caller: &Caller,
         address: Option<IpAddr>,
