@@ -35,7 +35,7 @@ const FIRST: &str = "0-0";
 const BOUND_TO: &str = "terminated";
 
 /// The terminated sessions of all replicas.
-pub(crate) struct Terminations {
+pub struct Terminations {
     link: Arc<Link>,
     /// The last entry of the stream of terminated sessions that is known here.
     last: ArcSwap<String>,

@@ -72,7 +72,7 @@ pub(crate) struct Authenticator {
 }
 
 impl Authenticator {
-    pub fn new(auth: &config::Auth) -> Self {
+    pub(crate) fn new(auth: &config::Auth) -> Self {
         Self {
             auth: Arc::new(auth.clone()),
             wanted: match (&auth.jwt, auth.api_keys.is_empty()) {
@@ -99,7 +99,7 @@ impl Authenticator {
     }
 
     /// The authenticator of another configuration, which keeps the fetched keys.
-    pub fn renew(&self, auth: &config::Auth) -> Self {
+    pub(crate) fn renew(&self, auth: &config::Auth) -> Self {
         let mut renewed = Self::new(auth);
         if let (Some(old), Some(jwt)) = (&self.tokens, &auth.jwt) {
             renewed.tokens = Some(Arc::new(old.renew(auth, jwt)));
@@ -128,12 +128,12 @@ impl Authenticator {
         }
     }
 
-    pub fn auth(&self) -> &Arc<config::Auth> {
+    pub(crate) fn auth(&self) -> &Arc<config::Auth> {
         &self.auth
     }
 
     /// Validation of JSON Web Tokens, if configured.
-    pub fn tokens(&self) -> Option<&Arc<Tokens>> {
+    pub(crate) fn tokens(&self) -> Option<&Arc<Tokens>> {
         self.tokens.as_ref()
     }
 
@@ -143,7 +143,7 @@ impl Authenticator {
     /// # Errors
     /// `Unauthenticated` without a credential where one is required, `Unauthorized` for one that is
     /// not valid, `AuthUnavailable` while the keys of the issuer are unknown.
-    pub async fn authenticate(
+    pub(crate) async fn authenticate(
         &self,
         credentials: &RequestCredentials<'_>,
         audience: &str,

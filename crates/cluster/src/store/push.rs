@@ -16,7 +16,7 @@ const SMALL: usize = 1024;
 
 /// A message of a channel.
 #[derive(Debug)]
-pub struct Push {
+pub(crate) struct Push {
     pub channel: Vec<u8>,
     pub payload: Vec<u8>,
     /// Held until the message is handled; `None` for a small one.

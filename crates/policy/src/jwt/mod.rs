@@ -22,7 +22,7 @@ use keys::{IssuerKeys, NoKey};
 use net::origin::is_same_uri;
 
 /// Validates the tokens of one issuer.
-pub struct Tokens {
+pub(crate) struct Tokens {
     jwt: Jwt,
     keys: Arc<IssuerKeys>,
     taken: TakenIds,
@@ -55,7 +55,7 @@ const GOOD: usize = 10_000;
 const MAX_WORDS: usize = 256;
 
 impl Tokens {
-    pub fn new(auth: &config::Auth, jwt: &Jwt) -> Self {
+    pub(crate) fn new(auth: &config::Auth, jwt: &Jwt) -> Self {
         seal::jws::install();
         Self {
             keys: Arc::new(IssuerKeys::new(jwt)),
@@ -67,7 +67,7 @@ impl Tokens {
 
     /// The validator of another configuration. It keeps the keys that were fetched if they are
     /// those of the same issuer.
-    pub fn renew(&self, auth: &config::Auth, jwt: &Jwt) -> Self {
+    pub(crate) fn renew(&self, auth: &config::Auth, jwt: &Jwt) -> Self {
         let renewed = Self::new(auth, jwt);
         if self.jwt == *jwt {
             return Self { keys: self.keys.clone(), ..renewed };
@@ -80,12 +80,12 @@ impl Tokens {
 
     /// Whether a credential has the shape of a token: three parts, the first of which starts like
     /// an encoded JSON object.
-    pub fn is_token(credential: &str) -> bool {
+    pub(crate) fn is_token(credential: &str) -> bool {
         credential.starts_with("ey") && credential.bytes().filter(|&b| b == b'.').count() == 2
     }
 
     /// Keeps the issuer's keys fresh, until `stop`.
-    pub async fn keep(self: Arc<Self>, stop: CancellationToken) {
+    pub(crate) async fn keep(self: Arc<Self>, stop: CancellationToken) {
         self.keys.keep(stop).await;
     }
 
@@ -94,7 +94,7 @@ impl Tokens {
     /// # Errors
     /// `Unauthorized` with the reason, `InsufficientScope`, or `AuthUnavailable` while the keys are
     /// unknown.
-    pub async fn check(
+    pub(crate) async fn check(
         &self,
         token: &str,
         audience: &str,

@@ -36,7 +36,7 @@ impl LocalBuckets {
     ///
     /// # Errors
     /// The empty bucket with the longest wait; then no cell was taken.
-    pub fn take(&self, buckets: &[Bucket]) -> Result<(), Exhausted> {
+    pub(crate) fn take(&self, buckets: &[Bucket]) -> Result<(), Exhausted> {
         self.take_at(buckets, gcra::nanos(self.epoch.elapsed()))
     }
 

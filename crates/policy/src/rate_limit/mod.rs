@@ -81,7 +81,7 @@ pub(super) struct RateLimit {
 
 /// The properties of a request by which limits count.
 #[derive(Clone, Copy, Debug)]
-pub struct Counted<'a> {
+pub(crate) struct Counted<'a> {
     pub caller: &'a Caller,
     pub address: Option<IpAddr>,
     pub request: Countable,
@@ -104,14 +104,14 @@ const SHORTEST_WAIT: Duration = Duration::from_millis(1);
 
 impl RateLimits {
     /// Returns the limits of the first configuration, with full buckets.
-    pub fn new(limits: &[config::Limit]) -> Self {
+    pub(crate) fn new(limits: &[config::Limit]) -> Self {
         let buckets = Arc::new(Buckets::Local(LocalBuckets::default()));
         let cancellations = Arc::new(Limiter::new(CANCELLATION_QUOTA, CANCELLING_HOLDERS));
         Self { limits: read(limits), buckets, addresses: Arc::default(), cancellations }
     }
 
     /// Returns the limits with the buckets of all replicas.
-    pub fn in_cluster(self, cluster: Arc<ClusterMember>) -> Self {
+    pub(crate) fn in_cluster(self, cluster: Arc<ClusterMember>) -> Self {
         let config = cluster.config();
         let (limits, on_failure) = (config.limits, config.on_failure);
         let shared = SharedBuckets::new(cluster, limits, on_failure);
@@ -119,7 +119,7 @@ impl RateLimits {
     }
 
     /// Returns the limits of the next configuration, with the same buckets.
-    pub fn renew(&self, limits: &[config::Limit]) -> Self {
+    pub(crate) fn renew(&self, limits: &[config::Limit]) -> Self {
         let buckets = self.buckets.clone();
         let (addresses, cancellations) = (self.addresses.clone(), self.cancellations.clone());
         Self { limits: read(limits), buckets, addresses, cancellations }
@@ -158,7 +158,7 @@ impl RateLimits {
     ///
     /// # Errors
     /// [`TransportFault::RateLimited`] if its caller has sent too many.
-    pub fn take_cancellation(&self, holder: &Holder) -> Result<(), TransportFault> {
+    pub(crate) fn take_cancellation(&self, holder: &Holder) -> Result<(), TransportFault> {
         let taken = self.cancellations.take(holder.clone());
         taken.map_err(|retry_after| TransportFault::RateLimited {
             limit: CANCELLATIONS.to_owned(),
@@ -174,7 +174,7 @@ impl RateLimits {
     /// [`TransportFault::RateLimited`] if a bucket is empty; then no bucket has counted the
     /// request. [`TransportFault::ClusterUnavailable`] if the replicas cannot count together, and
     /// must not count alone.
-    pub async fn take(
+    pub(crate) async fn take(
         &self,
         counted: Counted<'_>,
         target: Option<CallTarget<'_>>,
@@ -326,7 +326,7 @@ fn add(key: &mut String, part: &str) {
 }
 
 /// Returns the network by which an address is counted, as text.
-pub fn network(address: IpAddr) -> String {
+pub(crate) fn network(address: IpAddr) -> String {
     fair_share::network(address).to_string()
 }
 
