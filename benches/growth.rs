@@ -36,7 +36,7 @@ use domain::tool::search::SearchQuery;
 use domain::uri;
 use gateway::approvals::words::marked_lines;
 use gateway::approvals::{compared_messages, compared_text};
-use gateway::upstream::library::{LibraryLabels, LibrarySnapshot};
+use library::{LibraryLabels, LibrarySnapshot};
 use serde_json::json;
 use tokio::time::Instant;
 

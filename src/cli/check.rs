@@ -15,9 +15,9 @@ use super::unmatched::KnownPrompts;
 use base::platform::wall_clock;
 use config::error::Origin;
 use config::{Config, ConfigError, Transport, UpstreamSettings, variables};
-use gateway::upstream::git::missing_program;
-use gateway::upstream::library::{LibraryLabels, LibrarySnapshot};
-use gateway::upstream::prompt_list::PromptList;
+use library::git::missing_program;
+use library::prompt_list::PromptList;
+use library::{LibraryLabels, LibrarySnapshot};
 use net::certificates::CertificateEnd;
 
 /// # Errors

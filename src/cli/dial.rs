@@ -32,7 +32,7 @@ use gateway::catalog::source::UpstreamSource;
 use gateway::upstream::call::correlator::NotificationSinks;
 use gateway::upstream::connection::connect::Connector;
 use gateway::upstream::driver::{DriverId, DriverReport, FetchedList};
-use gateway::upstream::prompt_list::{PromptList, emptiness};
+use library::prompt_list::{PromptList, emptiness};
 use net::proxy::ProxyRoutes;
 
 pub(super) fn run(path: &Path, output: &Output) -> Result<(), Failure> {

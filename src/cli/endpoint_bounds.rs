@@ -61,8 +61,8 @@ mod tests {
     use domain::json::Json;
     use domain::prompt::Prompt;
     use domain::skill::Skill;
-    use gateway::upstream::library::{LibraryLabels, LibrarySnapshot};
-    use gateway::upstream::prompt_list::PromptList;
+    use library::prompt_list::PromptList;
+    use library::{LibraryLabels, LibrarySnapshot};
 
     fn read(toml: &str, folder: &Path) -> Config {
         Config::parse("g", toml, folder, &[]).unwrap()

@@ -18,8 +18,8 @@ use domain::method::Method;
 use domain::overlay;
 use domain::rights::PromptRef;
 use domain::skill;
-use gateway::upstream::library::{LibraryLabels, LibrarySnapshot};
-use gateway::upstream::prompt_list::PromptList;
+use library::prompt_list::PromptList;
+use library::{LibraryLabels, LibrarySnapshot};
 
 /// Prints for each method whether the caller may use the prompt, and which overlays change it.
 /// Reads the configuration, the lock file and libraries; no upstream is called. A gateway that runs

@@ -17,7 +17,7 @@ use gateway::catalog::refresh::Refresh;
 use gateway::catalog::snapshot::Catalog;
 use gateway::catalog::source::UpstreamSource;
 use gateway::upstream::driver::{DriverId, DriverReport, FetchedList};
-use gateway::upstream::prompt_list::PromptList;
+use library::prompt_list::PromptList;
 
 /// The prompts of the upstreams whose lists are known.
 pub(super) struct KnownPrompts<'a> {

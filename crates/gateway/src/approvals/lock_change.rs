@@ -2,12 +2,12 @@
 
 use super::examined::Examined;
 use super::{Action, ApprovalError, FoundVariant, refused};
-use crate::upstream::library::FileChange;
 use audit::record::AuditEvent;
 use config::ApprovalRules;
 use config::lock::{Lock, Object, Objects, StoreError, patch};
 use domain::approval::{Approval, ApprovalKind, Attribution, MIN_PREFIX, Version};
 use domain::fault::excerpt;
+use library::FileChange;
 
 /// Approved variants of one prompt: a get may be compared with each.
 const MAX_VARIANTS: usize = 16;

@@ -37,7 +37,6 @@ use probe::ProbedText;
 use crate::calls::{Router, UpstreamDeps};
 use crate::catalog::approval::{ApprovalRow, OfferedPrompt};
 use crate::catalog::blocking::beside_calls;
-use crate::upstream::library::{FileChange, source_object};
 use audit::Audit;
 use config::lock::{Lock, StoreError};
 use config::{ApprovalRules, Config, Transport, UpstreamSettings};
@@ -45,6 +44,7 @@ use domain::approval::{Approval, ApprovalKind, BadReason, Decider, Mode, NO_ARGU
 use domain::name::UpstreamId;
 use domain::percent;
 use domain::prompt::SourcePlace;
+use library::{FileChange, source_object};
 use telemetry::Telemetry;
 
 /// A decision on prompts.

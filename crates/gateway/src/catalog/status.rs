@@ -9,12 +9,12 @@ use tokio::time::Instant;
 use super::snapshot::{Catalog, WalkInfo};
 use crate::upstream::Upstream;
 use crate::upstream::driver::ConnectionState;
-use crate::upstream::prompt_list::emptiness;
 use crate::upstream::recent_calls::RecentSummary;
 use crate::upstream::stderr_tail::StderrTail;
 use domain::fault::UpstreamFaultKind;
 use domain::name::UpstreamId;
 use domain::revision::Revision;
+use library::prompt_list::emptiness;
 
 /// The state of an upstream to which there is no shared connection.
 pub const PER_CALLER: &str = "per_caller";

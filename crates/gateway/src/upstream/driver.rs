@@ -18,7 +18,6 @@ use super::connection::connect::{Connector, DriverSignals};
 use super::connection::handshake::ListenEvent;
 use super::guard::circuit_breaker::{CircuitBreaker, log_transition};
 use super::held_secrets::HeldSecrets;
-use super::prompt_list::PromptList;
 use super::walk_pace::WalkPace;
 use audit::Audit;
 use audit::record::AuditEvent;
@@ -29,6 +28,7 @@ use domain::backoff::Backoff;
 use domain::fault::UpstreamFaultKind as Kind;
 use domain::revision::Revision;
 use domain::via::Via;
+use library::prompt_list::PromptList;
 use shutdown::caught;
 use telemetry::Telemetry;
 

@@ -11,7 +11,6 @@ use tracing::{debug, info, warn};
 use super::client_attributes;
 use super::connection::Connection;
 use super::driver::{Driver, FetchAttempts, FetchedList, MIN_WALK_INTERVAL};
-use super::prompt_list::{PromptList, emptiness};
 use super::walk_pace;
 use audit::record::AuditEvent;
 use base::platform::panics;
@@ -22,6 +21,7 @@ use domain::fault::UpstreamFaultKind as Kind;
 use domain::method::Method;
 use domain::revision::Revision;
 use domain::via::Via;
+use library::prompt_list::{PromptList, emptiness};
 use telemetry::{ClientOperation, Telemetry};
 
 /// Debounce of edits in a library: an editor writes, renames and touches a file, which is one

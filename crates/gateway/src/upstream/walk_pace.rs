@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::prompt_list::PromptList;
+use library::prompt_list::PromptList;
 
 /// Changes of one list in quick succession. Pure: the clock is an argument.
 #[derive(Debug, Default)]

@@ -12,13 +12,13 @@ use crate::catalog::segment::{Digest, Segment};
 use crate::catalog::skills::catalog::SkillGroup;
 use crate::catalog::snapshot::{Catalog, CatalogContent, PrivatePart, SkillCatalog, next_number};
 use crate::catalog::view::ListView;
-use crate::upstream::prompt_list::PromptList;
 use config::OnFailure;
 use domain::caller::Principal;
 use domain::fault::UpstreamFaultKind as Kind;
 use domain::rights::Allowed;
 use domain::skill::Skill;
 use domain::tool::name::is_derived;
+use library::prompt_list::PromptList;
 
 /// The list of one upstream, as one caller is served it.
 #[derive(Clone)]

@@ -13,11 +13,11 @@ use crate::catalog::segment::{Segment, SegmentWriter};
 use crate::catalog::skills::catalog::{SkillGroup, SkillSource};
 use crate::catalog::skills::prompts::{PromptSource, SkillPrompts};
 use crate::catalog::source::{UpstreamSource, composed};
-use crate::upstream::prompt_list::PromptList;
 use domain::fault::UpstreamFaultKind as Kind;
 use domain::merge;
 use domain::name::Naming;
 use domain::skill::Skill;
+use library::prompt_list::PromptList;
 
 /// The prompts of a list, with those that stand for its skills, and the skills.
 pub(super) struct Presented {

@@ -20,7 +20,6 @@ use crate::catalog::snapshot::{
     CatalogContent, LeftOut, LeftOutBy, LookAlike, ShownPrompt, SkillCatalog, next_number,
 };
 use crate::catalog::source::composed;
-use crate::upstream::prompt_list::MalformedPrompt;
 use base::platform::panics;
 use domain::confusable::{DisplayedText, HashedText, SkeletonIndex, confusables};
 use domain::fault::excerpt;
@@ -29,6 +28,7 @@ use domain::merge::{self, UnmergedPrompt};
 use domain::name::{Naming, Prefix};
 use domain::prompt::Prompt;
 use domain::skill::Skill;
+use library::prompt_list::MalformedPrompt;
 
 /// Prompts, and pairs of prompts, that are named in the log after one merge: an upstream full of
 /// bad names must not drown the log.

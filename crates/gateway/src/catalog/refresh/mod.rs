@@ -28,13 +28,13 @@ use crate::catalog::snapshot::{
 use crate::catalog::source::UpstreamSource;
 use crate::catalog::view_cache::ViewCache;
 use crate::upstream::driver::{DriverReport, FetchedList};
-use crate::upstream::prompt_list::PromptList;
 use config::OnFailure;
 use domain::approval::{self, Mode};
 use domain::fault::{Fault, UpstreamFaultKind as Kind};
 use domain::name::{Naming, UpstreamId};
 use domain::prompt::Prompt;
 use domain::skill::Skill;
+use library::prompt_list::PromptList;
 
 /// The known state of all upstreams. Pure: the clock is an argument.
 pub struct Refresh {
@@ -616,11 +616,11 @@ mod tests {
     use super::*;
     use crate::catalog::approval::ApprovalSettings;
     use crate::upstream::driver::DriverId;
-    use crate::upstream::prompt_list::PromptList;
     use config::OnChangedDefinition;
     use config::lock::LockStore;
     use domain::json::Json;
     use domain::name::Prefix;
+    use library::prompt_list::PromptList;
 
     fn refresh(ids: &[&str], on_failure: OnFailure) -> Refresh {
         let sources = ids.iter().map(|id| source(id)).collect();

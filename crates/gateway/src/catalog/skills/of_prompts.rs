@@ -9,7 +9,6 @@ use crate::catalog::approval::{DEPTH, PromptApproval};
 use crate::catalog::reply::{self, ResultOrigin};
 use crate::catalog::snapshot::{LeftOut, LeftOutBy};
 use crate::catalog::source::UpstreamSource;
-use crate::upstream::library::file_contents;
 use base::seal;
 use domain::approval::{ApprovalState, Mode};
 use domain::call_overlay::{CallOverlay, with_messages};
@@ -21,6 +20,7 @@ use domain::name::UpstreamId;
 use domain::prompt::Prompt;
 use domain::prompt_skill::{PromptSkill, PromptSkillError, skill_name};
 use domain::skill::Skill;
+use library::file_contents;
 
 /// A prompt as it is served, of an upstream whose prompts are skills.
 pub(crate) struct ServedPrompt<'a> {

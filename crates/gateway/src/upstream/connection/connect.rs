@@ -14,8 +14,6 @@ use crate::upstream::auth::authorization::Authorization;
 use crate::upstream::auth::caller_tokens::CallerTokens;
 use crate::upstream::auth::token_source::TokenSource;
 use crate::upstream::call::correlator::{Correlator, NotificationSinks};
-use crate::upstream::git::{GitSource, GitTree};
-use crate::upstream::library::{LastSnapshot, LibraryLabels, LibrarySnapshot};
 use crate::upstream::rest_signals::RestSignals;
 use crate::upstream::stores::{StoreReader, StoreWalk};
 use crate::upstream::transport::UpstreamTransport;
@@ -31,6 +29,8 @@ use domain::caller::{Caller, PROBER};
 use domain::fault::{ChildReport, UpstreamFaultKind as Kind};
 use domain::revision::Revision;
 use domain::server_request::ClientCapabilities;
+use library::git::{GitSource, GitTree};
+use library::{LastSnapshot, LibraryLabels, LibrarySnapshot};
 
 /// Signals that wake a driver before its timers do.
 #[derive(Clone, Default)]

@@ -5,7 +5,6 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::upstream::prompt_list::{MalformedPrompt, PromptList};
 use crate::upstream::repairs::Repairs;
 use config::Settings;
 use domain::cursor::CacheScope;
@@ -17,6 +16,7 @@ use domain::prompt::{Prompt, PromptError};
 use domain::repair::RepairKind;
 use domain::skill::Skill;
 use domain::via::Via;
+use library::prompt_list::{MalformedPrompt, PromptList};
 
 /// State of a walk between two pages.
 #[derive(Debug)]

@@ -20,8 +20,6 @@ use super::call::request::{RequestParams, UpstreamRequest, write_params};
 use super::connection::handshake::{Conversation, ListenEvent, RpcRequest};
 use super::connection::list_pages::{PageStep, Pagination, WalkKind};
 use super::guard::large_texts::work_on;
-use super::library::LibrarySnapshot;
-use super::prompt_list::{MalformedPrompt, PromptList};
 use super::rest_signals::KnownTools;
 use super::transport::{UpstreamEvent, UpstreamTransport};
 use base::platform::heap::rare;
@@ -39,6 +37,8 @@ use domain::rest::RestCapabilities;
 use domain::revision::Revision;
 use domain::server_request::ClientCapabilities;
 use domain::via::Via;
+use library::LibrarySnapshot;
+use library::prompt_list::{MalformedPrompt, PromptList};
 use policy::Pass;
 
 /// A connection to an upstream, shared by calls.

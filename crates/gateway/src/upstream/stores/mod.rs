@@ -19,14 +19,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::time::timeout;
 use tokio::try_join;
 
-use super::library::{LibrarySnapshot, StoredPrompt};
-use super::prompt_list::{MalformedPrompt, PromptList};
 use super::transport::streamable_http::HttpEndpoint;
 use api::{Found, Listed, Page, Row, StoreApi};
 use config::{Settings, Store, StoreKind};
 use domain::document::Document;
 use domain::fault::{UpstreamFaultKind as Kind, excerpt};
 use domain::json::Json;
+use library::prompt_list::{MalformedPrompt, PromptList};
+use library::{LibrarySnapshot, StoredPrompt};
 use version::StoreVersion;
 
 /// Reads one store again and again.

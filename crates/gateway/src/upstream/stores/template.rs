@@ -1,8 +1,8 @@
 //! The template languages of stores, as far as an argument is a text that is put in: what else they
 //! can do is refused, never rendered in another way than the store's own library would.
 
-use crate::upstream::library::TemplatePiece;
 use domain::fault::excerpt;
+use library::TemplatePiece;
 
 /// A template language.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -1,10 +1,10 @@
 //! One version of a prompt, as a store has it, and as it is served.
 
 use super::template::{Format, pieces};
-use crate::upstream::library::{MessageRole, StoredMessage, StoredPrompt};
 use domain::fault::excerpt;
 use domain::json::Json;
 use domain::json::object::write_object;
+use library::{MessageRole, StoredMessage, StoredPrompt};
 
 /// A version of a prompt.
 #[derive(Debug, Eq, PartialEq)]

@@ -11,7 +11,7 @@ use domain::prompt_version::PromptVersion;
 
 /// One version of a prompt of a store.
 #[derive(Debug)]
-pub(crate) struct StoredPrompt {
+pub struct StoredPrompt {
     pub name: String,
     /// The name of the prompt that it is a version of; the same for the prompt itself.
     pub of: String,
@@ -29,7 +29,7 @@ pub(crate) struct StoredPrompt {
 
 /// A message of a store's prompt.
 #[derive(Debug, Eq, PartialEq)]
-pub(crate) struct StoredMessage {
+pub struct StoredMessage {
     pub role: MessageRole,
     /// The template as the store has it.
     pub template: String,
@@ -39,7 +39,7 @@ pub(crate) struct StoredMessage {
 
 /// A part of a template of a store.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) enum TemplatePiece {
+pub enum TemplatePiece {
     Text(String),
     /// The value of an argument, as it is.
     Argument(String),
@@ -90,8 +90,8 @@ pub(super) fn arguments_of(messages: &[StoredMessage]) -> impl Iterator<Item = &
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::upstream::library::LibrarySnapshot;
-    use crate::upstream::prompt_list::PromptList;
+    use crate::LibrarySnapshot;
+    use crate::prompt_list::PromptList;
     use config::Settings;
     use domain::fault::UpstreamFaultKind as Kind;
 

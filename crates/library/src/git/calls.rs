@@ -22,7 +22,7 @@ const INHERITED: [&str; 6] =
     ["SSH_AUTH_SOCK", "SSL_CERT_FILE", "SSL_CERT_DIR", CA_FILE, "TMPDIR", "SYSTEMROOT"];
 
 /// No configuration of the user or the system, no question, and nothing that a repository replaces.
-pub(crate) const SET: [(&str, &str); 9] = [
+pub const SET: [(&str, &str); 9] = [
     ("GIT_CONFIG_NOSYSTEM", "1"),
     ("GIT_CONFIG_GLOBAL", "/dev/null"),
     ("GIT_ATTR_NOSYSTEM", "1"),

@@ -58,7 +58,7 @@ impl LibraryLabels {
     }
 
     /// The labels of an upstream; other upstreams than libraries have none.
-    pub(crate) fn of(transport: &Transport) -> Self {
+    pub fn of(transport: &Transport) -> Self {
         match transport {
             Transport::Library(library) => Self::new(&library.label),
             Transport::Git(git) => Self::new(&git.label),

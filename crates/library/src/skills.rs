@@ -14,7 +14,7 @@ use super::files::{self, PromptFile};
 use super::place::Remark;
 use super::reader::LibraryReader;
 use super::source::front_matter_value;
-use crate::upstream::prompt_list::PromptList;
+use crate::prompt_list::PromptList;
 use base::platform::blocking;
 use base::platform::disk::{self, FileKind};
 use base::seal;
@@ -151,7 +151,7 @@ fn collect(folder: &Path, at: &str, depth: usize, paths: &mut Vec<String>) -> Re
 }
 
 /// Writes a `ReadResourceResult` with one file.
-pub(crate) fn file_contents(uri: &str, bytes: Vec<u8>) -> String {
+pub fn file_contents(uri: &str, bytes: Vec<u8>) -> String {
     let mut out = String::with_capacity(bytes.len() / 3 * 4 + 256);
     write_object(&mut out, |result| {
         result.array("contents", [bytes], |bytes, out| {

@@ -35,13 +35,13 @@ impl Tip {
 }
 
 /// Whether this is the id of an object: SHA-1 or SHA-256 in hexadecimal digits.
-pub(crate) fn is_object(text: &str) -> bool {
+pub fn is_object(text: &str) -> bool {
     matches!(text.len(), 40 | 64) && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
 /// A file of a commit.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) struct TreeFile {
+pub struct TreeFile {
     pub object: String,
     /// In bytes.
     pub size: usize,
@@ -141,7 +141,7 @@ fn tree_file(entry: &[u8], max_file: usize) -> Entry {
 
 /// Splits the output of `git cat-file --batch` into the contents of the files, in their order.
 /// `None` if it is not as the files say.
-pub(crate) fn contents<'a>(mut output: &'a [u8], files: &[TreeFile]) -> Option<Vec<&'a [u8]>> {
+pub fn contents<'a>(mut output: &'a [u8], files: &[TreeFile]) -> Option<Vec<&'a [u8]>> {
     let mut contents = Vec::with_capacity(files.len());
     for TreeFile { object, size, .. } in files {
         let rest = output.strip_prefix(format!("{object} blob {size}\n").as_bytes())?;

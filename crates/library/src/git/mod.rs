@@ -4,9 +4,9 @@
 
 mod calls;
 mod kept;
-pub(crate) mod listing;
-pub(crate) mod program;
-pub(crate) use calls::SET;
+pub mod listing;
+pub mod program;
+pub use calls::SET;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,7 +28,7 @@ use listing::{MAX_FILES, Tip, TreeFiles, candidates, contents, is_object};
 use program::{GitCall, GitError};
 
 /// The repository of one upstream.
-pub(crate) struct GitSource {
+pub struct GitSource {
     upstream: Arc<str>,
     git: Git,
     /// `max_message`: larger files are left out.
@@ -48,7 +48,7 @@ pub(crate) struct GitSource {
 
 /// The files of a commit, in a folder that does not change.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) struct GitTree {
+pub struct GitTree {
     pub commit: Arc<str>,
     pub folder: PathBuf,
     /// The folder in the repository, with a slash at its end; empty for all of it.
@@ -79,7 +79,7 @@ const MAX_TEXT: usize = 1 << 20;
 const MAX_LISTING: usize = MAX_FILES * 400;
 
 impl GitSource {
-    pub(crate) fn new(upstream: Arc<str>, git: &Git, settings: &Settings, audit: Audit) -> Self {
+    pub fn new(upstream: Arc<str>, git: &Git, settings: &Settings, audit: Audit) -> Self {
         let (max_file, max_all) = (settings.max_message, settings.max_walk);
         let Git { url, reference, path, trusted_keys, .. } = git;
         let source =
@@ -99,7 +99,7 @@ impl GitSource {
 
     /// Returns the commit that was served before the start, but for the first time only. `None` if
     /// there was none, or its files are not whole.
-    pub(crate) async fn served_before(&self) -> Option<GitTree> {
+    pub async fn served_before(&self) -> Option<GitTree> {
         if self.is_started.swap(true, Ordering::Relaxed) {
             return None;
         }
@@ -116,7 +116,7 @@ impl GitSource {
 
     /// Returns the commit that was served last, without a look at the remote. `None` if there is
     /// none.
-    pub(crate) async fn served(&self) -> Option<GitTree> {
+    pub async fn served(&self) -> Option<GitTree> {
         self.kept().await.map(|kept| self.tree(kept))
     }
 
@@ -126,7 +126,7 @@ impl GitSource {
     /// # Errors
     /// [`Kind::Unavailable`] when the remote cannot be reached, or git or the state folder not be
     /// used; [`Kind::NotServed`] when the commit is refused. The commit before is as it was.
-    pub(crate) async fn refresh(&self) -> Result<GitTree, Kind> {
+    pub async fn refresh(&self) -> Result<GitTree, Kind> {
         let lock = Arc::new(self.lock().await?);
         let before = self.kept().await;
         let refreshed = self.newest(before.clone(), &lock).await;

@@ -1,13 +1,20 @@
 //! Libraries: folders of Markdown files that the gateway itself serves as prompts, and folders that
 //! it serves as skills. The same for prompts that come from a store.
 
+#![forbid(unsafe_code)]
+// Untrusted input must not panic; tests may.
+#![warn(clippy::panic, clippy::unwrap_used)]
+#![warn(unreachable_pub)]
+
 mod budget;
 mod embed;
 mod files;
+pub mod git;
 mod history;
 mod last;
 mod labels;
 mod place;
+pub mod prompt_list;
 mod reader;
 mod render;
 mod scan;
@@ -34,23 +41,23 @@ use place::Remark;
 use reader::LibraryReader;
 use render::{Compiled, RenderError};
 use skills::SkillFiles;
-pub(crate) use skills::file_contents;
+pub use skills::file_contents;
 use tracing::warn;
 
-use super::git::GitTree;
-use super::prompt_list::{MalformedPrompt, PromptList};
+use git::GitTree;
 pub use history::FileChange;
 pub use labels::LibraryLabels;
-pub(crate) use last::LastSnapshot;
-pub(crate) use source::MessageRole;
-pub(crate) use stored::{StoredMessage, StoredPrompt, TemplatePiece};
+pub use last::LastSnapshot;
+use prompt_list::{MalformedPrompt, PromptList};
+pub use source::MessageRole;
+pub use stored::{StoredMessage, StoredPrompt, TemplatePiece};
 pub use versions::{LibraryVersions, VersionsOfPrompt};
 
 /// Snapshot of all prompts of a library or of a prompt store.
 #[derive(Debug)]
 pub struct LibrarySnapshot {
     /// The name of the transport in the configuration.
-    pub(super) transport: &'static str,
+    pub transport: &'static str,
     prompts: BTreeMap<String, LibraryPrompt>,
     /// The prompt list of the library, with one reason for each file that is no valid prompt. The
     /// reasons and the remarks begin with the path of the file, and the line and column in it.
@@ -63,7 +70,7 @@ pub struct LibrarySnapshot {
     /// Bytes that may still be rendered beforehand (`max_walk`); `None` where nothing is.
     renderable: Option<usize>,
     /// The versions and labels of prompts.
-    pub(super) versions: Arc<LibraryVersions>,
+    pub versions: Arc<LibraryVersions>,
 }
 
 #[derive(Debug)]
@@ -171,7 +178,7 @@ impl LibrarySnapshot {
 
     /// Makes the snapshot of a prompt store from its prompts, each with another name. `listed` has
     /// what is left out, and gets the prompts. Blocks.
-    pub(super) fn of_store(
+    pub fn of_store(
         transport: &'static str,
         prompts: impl Iterator<Item = StoredPrompt>,
         listed: PromptList,
@@ -196,7 +203,7 @@ impl LibrarySnapshot {
     }
 
     /// The snapshot of the files of a commit. Their paths become those in the repository.
-    pub(super) fn of_commit(mut self, tree: &GitTree) -> Self {
+    pub fn of_commit(mut self, tree: &GitTree) -> Self {
         let folder = format!("{}/", tree.folder.display());
         let in_repository = |reason: &mut String| *reason = reason.replace(&folder, &tree.path);
         let is_read =
@@ -212,17 +219,17 @@ impl LibrarySnapshot {
     }
 
     /// Whether a folder is watched for changes; a prompt store is not.
-    pub(super) fn is_watched(&self) -> bool {
+    pub fn is_watched(&self) -> bool {
         self.transport == FOLDER
     }
 
     /// Returns where the source of a prompt is.
-    pub(super) fn source(&self, name: &str) -> Option<SourcePlace> {
+    pub fn source(&self, name: &str) -> Option<SourcePlace> {
         Some(self.prompts.get(name)?.source.place.clone())
     }
 
     /// Returns the bytes of what is read for a get: the templates and the arguments.
-    pub(super) fn size_of_get(&self, name: &str, arguments: Option<&Document>) -> usize {
+    pub fn size_of_get(&self, name: &str, arguments: Option<&Document>) -> usize {
         let templates = self.prompts.get(name).map_or(0, |prompt| prompt.compiled.size);
         templates + arguments.map_or(0, |arguments| arguments.json().text().len())
     }
@@ -263,7 +270,7 @@ impl LibrarySnapshot {
     /// # Errors
     /// [`Kind::Error`] with -32602 for an unknown file, [`Kind::Unavailable`] for one that cannot
     /// be read.
-    pub(super) async fn read_file(&self, uri: &str) -> Result<Document, Kind> {
+    pub async fn read_file(&self, uri: &str) -> Result<Document, Kind> {
         self.skills.read_file(uri).await
     }
 
@@ -377,7 +384,7 @@ const IGNORED_LENGTH: usize = 1 << 20;
 ///
 /// # Errors
 /// The file is no longer a valid prompt.
-pub(crate) fn source_object(
+pub fn source_object(
     folder: &Path,
     library: &str,
     file: &Path,

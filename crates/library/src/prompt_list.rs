@@ -69,7 +69,7 @@ impl PromptList {
     }
 
     /// Takes in the skills of the same upstream, with the stricter cache hints of both lists.
-    pub(crate) fn add_skills(&mut self, skills: Self) {
+    pub fn add_skills(&mut self, skills: Self) {
         self.skills = skills.skills;
         self.malformed.extend(skills.malformed);
         self.pages += skills.pages;

@@ -26,7 +26,7 @@ pub(crate) struct GitCall<'a> {
 
 /// Why a call of git has no output.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
-pub(crate) enum GitError {
+pub enum GitError {
     #[error("the program `git` is not installed, or not on PATH: install git 2.34 or later")]
     Missing,
     #[error("git cannot be started: {0}")]
@@ -113,7 +113,7 @@ pub(super) fn bounded(script: &str) -> String {
 ///
 /// # Errors
 /// [`GitError::Missing`].
-pub(crate) fn find(folder: &Path) -> Result<PathBuf, GitError> {
+pub fn find(folder: &Path) -> Result<PathBuf, GitError> {
     let path = std::env::var_os("PATH");
     let found = platform().processes.find(OsStr::new("git"), path.as_deref(), folder);
     found.map_err(|_| GitError::Missing)

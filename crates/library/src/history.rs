@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use crate::upstream::git::SET;
-use crate::upstream::git::listing::{TreeFile, contents, is_object};
-use crate::upstream::git::program::{GitCall, GitError};
+use crate::git::SET;
+use crate::git::listing::{TreeFile, contents, is_object};
+use crate::git::program::{GitCall, GitError};
 use base::platform::disk::{self, File};
 use base::platform::{blocking, platform};
 use domain::approval::is_same_name;
@@ -54,7 +54,7 @@ impl FileChange {
     ///
     /// # Errors
     /// Why that cannot be known, and what to do.
-    pub(crate) async fn last(file: PathBuf, library: PathBuf) -> Result<Option<Self>, String> {
+    pub async fn last(file: PathBuf, library: PathBuf) -> Result<Option<Self>, String> {
         let found = blocking(move || Tracked::find(&file, &library)).await;
         let Some(tracked) = found.map_err(|error| error.to_string())?? else { return Ok(None) };
         tracked.last_change().await.map_err(|why| {
@@ -74,7 +74,7 @@ impl FileChange {
 
     /// Whether a person with this name is the author: by the author's name, email address, or the
     /// part of it before `@`, without regard to case.
-    pub(crate) fn is_by(&self, person: &str) -> bool {
+    pub fn is_by(&self, person: &str) -> bool {
         let user = self.email.split('@').next().unwrap_or_default();
         let mut names = [self.author.as_str(), &self.email, user].into_iter();
         !person.trim().is_empty() && names.any(|name| is_same_name(name, person))

@@ -62,7 +62,7 @@ pub(crate) enum SourceVersion {
 
 /// The role of a message (MCP 2025-11-25, prompts).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum MessageRole {
+pub enum MessageRole {
     Assistant,
     User,
 }
@@ -104,7 +104,7 @@ impl SourceVersion {
 }
 
 impl MessageRole {
-    pub(crate) fn as_str(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             MessageRole::Assistant => "assistant",
             MessageRole::User => "user",
