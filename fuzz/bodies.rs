@@ -28,12 +28,12 @@ use domain::unix_time::UnixSeconds;
 use domain::uri::{self, normal_form};
 use domain::{line_decoder, sse_decoder};
 use gateway::downstream::HookKey;
-use gateway::upstream::stores::paths_after;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use library::{LibraryLabels, LibrarySnapshot};
 use net::jwks::KeySet;
 use opentelemetry_proto::tonic::collector::{logs, metrics, trace};
 use prost::Message;
+use upstream::stores::paths_after;
 
 const DEPTH: usize = 64;
 

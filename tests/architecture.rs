@@ -355,8 +355,7 @@ fn files_that_import_from_the_root_of_their_folder_only_become_fewer() {
 #[test]
 fn only_session_and_handshake_branch_on_the_era() {
     let sources = sources();
-    let allowed =
-        ["gateway/session/", "gateway/upstream/connection/handshake/", "domain/revision.rs"];
+    let allowed = ["gateway/session/", "upstream/connection/handshake/", "domain/revision.rs"];
     for needle in ["Era::", ".era()"] {
         assert_eq!(found_outside(&sources, needle, &allowed), Vec::<&str>::new());
     }
@@ -374,7 +373,7 @@ fn only_name_knows_the_separator() {
 fn only_error_message_writes_errors_for_clients() {
     let sources = sources();
     // `reply` refuses requests of upstreams, which is no response to a client.
-    let writers = ["gateway/downstream/error_message.rs", "gateway/upstream/call/reply.rs"];
+    let writers = ["gateway/downstream/error_message.rs", "upstream/call/reply.rs"];
     assert_eq!(found_outside(&sources, ".object(\"error\"", &writers), Vec::<&str>::new());
     for code in ["-32700", "-32600"] {
         assert_eq!(found_outside(&sources, code, &["domain/error_code.rs"]), Vec::<&str>::new());
@@ -426,17 +425,17 @@ const SHORT_TASKS: [(&str, usize); 28] = [
     ("gateway/session/mod.rs", 1),
     // Requests to the collector.
     ("telemetry/exporter.rs", 2),
-    ("gateway/upstream/accounts/account.rs", 1),
-    ("gateway/upstream/accounts/mod.rs", 2),
-    ("gateway/upstream/auth/login.rs", 2),
-    ("gateway/upstream/connection/dedicated.rs", 1),
-    ("gateway/upstream/connection/examiner.rs", 1),
+    ("upstream/accounts/account.rs", 1),
+    ("upstream/accounts/mod.rs", 2),
+    ("upstream/auth/login.rs", 2),
+    ("upstream/connection/dedicated.rs", 1),
+    ("upstream/connection/examiner.rs", 1),
     // A call of git.
     ("library/git/program.rs", 1),
-    ("gateway/upstream/transport/http_sse.rs", 1),
+    ("upstream/transport/http_sse.rs", 1),
     // Two for the streams of a child, one for a message to it.
-    ("gateway/upstream/transport/stdio.rs", 4),
-    ("gateway/upstream/transport/streamable_http.rs", 3),
+    ("upstream/transport/stdio.rs", 4),
+    ("upstream/transport/streamable_http.rs", 3),
 ];
 
 #[test]
@@ -483,12 +482,12 @@ fn every_spawned_task_is_supervised_or_short_and_every_thread_is_known() {
 fn large_texts_are_searched_and_rendered_in_listed_places() {
     let sources = sources();
     let listed: [(&str, &[&str]); _] = [
-        ("redact_document(", &["domain/", "gateway/upstream/call/call_secrets.rs"]),
-        ("remove_from_response(", &["gateway/upstream/call/"]),
+        ("redact_document(", &["domain/", "upstream/call/call_secrets.rs"]),
+        ("remove_from_response(", &["upstream/call/"]),
         // At most 16 KiB for a message of an error, and 128 KiB for a form.
         (
             "without_secrets(",
-            &["domain/", "gateway/upstream/held_secrets.rs", "gateway/calls/arguments.rs"],
+            &["domain/", "upstream/held_secrets.rs", "gateway/calls/arguments.rs"],
         ),
         (
             "holds_secret(",
@@ -656,13 +655,13 @@ fn secrets_are_exposed_in_few_places() {
         "config/",
         "cluster/store/connect.rs",
         "net/proxy.rs",
-        "gateway/upstream/transport/streamable_http.rs",
+        "upstream/transport/streamable_http.rs",
         "library/git/calls.rs",
-        "gateway/upstream/transport/stdio.rs",
-        "gateway/upstream/auth/client_credentials.rs",
-        "gateway/upstream/auth/exchange.rs",
-        "gateway/upstream/auth/vault.rs",
-        "gateway/upstream/auth/workload.rs",
+        "upstream/transport/stdio.rs",
+        "upstream/auth/client_credentials.rs",
+        "upstream/auth/exchange.rs",
+        "upstream/auth/vault.rs",
+        "upstream/auth/workload.rs",
         "oauth/client.rs",
         "logins/lib.rs",
         "logins/sign_in/mod.rs",

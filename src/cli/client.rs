@@ -30,11 +30,11 @@ use domain::name::{Naming, Prefix};
 use domain::prompt::Prompt;
 use domain::server_request::ClientCapabilities;
 use domain::similar::suggestion;
-use gateway::upstream::call::correlator::{Correlator, NotificationSinks};
-use gateway::upstream::call::request::{RequestParams, UpstreamRequest};
-use gateway::upstream::connection::GatewayClient;
-use gateway::upstream::transport::UpstreamTransport;
-use gateway::upstream::transport::streamable_http::HttpEndpoint;
+use upstream::call::correlator::{Correlator, NotificationSinks};
+use upstream::call::request::{RequestParams, UpstreamRequest};
+use upstream::connection::GatewayClient;
+use upstream::transport::UpstreamTransport;
+use upstream::transport::streamable_http::HttpEndpoint;
 
 /// Timeout of the handshake, and of the whole command: longer than `server.limits.request` by
 /// default, so that the gateway's own timeout is reported.

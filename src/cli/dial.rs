@@ -29,11 +29,11 @@ use domain::revision::Revision;
 use domain::via::Via;
 use gateway::catalog::refresh::Refresh;
 use gateway::catalog::source::UpstreamSource;
-use gateway::upstream::call::correlator::NotificationSinks;
-use gateway::upstream::connection::connect::Connector;
-use gateway::upstream::driver::{DriverId, DriverReport, FetchedList};
 use library::prompt_list::{PromptList, emptiness};
 use net::proxy::ProxyRoutes;
+use upstream::call::correlator::NotificationSinks;
+use upstream::connection::connect::Connector;
+use upstream::driver::{DriverId, DriverReport, FetchedList};
 
 pub(super) fn run(path: &Path, output: &Output) -> Result<(), Failure> {
     let config = load(path)?;

@@ -12,7 +12,7 @@ use domain::call::ForwardedMeta;
 use domain::fault::UpstreamFaultKind as Kind;
 use domain::server_request::ClientCapabilities;
 use domain::skill::Skill;
-use gateway::upstream::call::request::{RequestParams, UpstreamRequest};
+use upstream::call::request::{RequestParams, UpstreamRequest};
 
 /// Lists the skills whose URIs are chosen.
 pub(super) fn list(gateway: &GatewayArgs, choice: &Choice) -> Result<(), Failure> {

@@ -16,8 +16,8 @@ use gateway::calls::rollouts;
 use gateway::catalog::refresh::Refresh;
 use gateway::catalog::snapshot::Catalog;
 use gateway::catalog::source::UpstreamSource;
-use gateway::upstream::driver::{DriverId, DriverReport, FetchedList};
 use library::prompt_list::PromptList;
+use upstream::driver::{DriverId, DriverReport, FetchedList};
 
 /// The prompts of the upstreams whose lists are known.
 pub(super) struct KnownPrompts<'a> {

@@ -413,10 +413,10 @@ async fn s9_a_hundred_children_are_started_a_few_at_a_time_and_all_are_served() 
 async fn s10_after_a_thousand_children_no_process_and_no_descriptor_is_left() {
     use crate::support::PATIENCE;
     use config::Config;
-    use gateway::upstream::call::correlator::NotificationSinks;
-    use gateway::upstream::connection::connect::Connector;
     use std::sync::Arc;
     use tokio::time::timeout;
+    use upstream::call::correlator::NotificationSinks;
+    use upstream::connection::connect::Connector;
     let path = std::path::Path::new(".");
     let config = Config::parse("test", &table("sh", "legacy"), path, &[]).unwrap();
     let upstream = Arc::new(config.upstreams.into_iter().next().unwrap());

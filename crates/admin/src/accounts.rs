@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::AdminState;
 use super::sign_in::Visitor;
 use audit::record::AuditEvent;
-use gateway::upstream::accounts::{AccountStatus, RevokedAccount};
+use upstream::accounts::{AccountStatus, RevokedAccount};
 
 /// Whose accounts end, as the body of a POST. What is left out means all.
 #[derive(Debug, Deserialize)]

@@ -22,4 +22,3 @@ pub mod session;
 pub mod approvals;
 pub mod calls;
 pub mod catalog;
-pub mod upstream;

@@ -16,13 +16,13 @@ use gateway::session::{
     CallOutcome, CallPermit, CallPermits, Dispatch, MessageRefusal, RequestContext, RunningCall,
     SessionSharedState, Sessions, TransportContext,
 };
-use gateway::upstream::call::result_memory::Unbounded;
 use policy::Gate;
 use serde_json::{Value, json};
 use shutdown::Supervisor;
 use telemetry::Telemetry;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use upstream::call::result_memory::Unbounded;
 
 use super::client::{MODERN, modern};
 

@@ -11,7 +11,6 @@ use super::Approvals;
 use super::asked::{MAX_COMPLETED, MAX_TEMPLATES, approved_templates, template_arguments};
 use crate::calls::probe::ProbeRequest;
 use crate::catalog::approval::{ApprovalRow, OfferedPrompt, approval_arguments, holds_secret};
-use crate::upstream::guard::large_texts::work_on;
 use base::seal;
 use domain::approval::template::{is_filled, template};
 use domain::approval::{DigestText, NO_ARGUMENTS, OfferedText, TemplateArguments};
@@ -19,6 +18,7 @@ use domain::caller::{Caller, PROBER};
 use domain::fair_share::Holder;
 use domain::fault::{Fault, TransportFault, UpstreamFault, UpstreamFaultKind as Kind};
 use domain::json::Json;
+use upstream::guard::large_texts::work_on;
 
 /// Why the approval does not cover a text that an upstream has made with a secret.
 const HOLDS_SECRET: &str = "it holds a secret (the value of a preset argument, or a credential for the upstream), which must not be written to promptgate.lock.d";

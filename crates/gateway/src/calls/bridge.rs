@@ -10,9 +10,6 @@ use super::withheld_text::withhold_other_text;
 use super::{RoutedCall, Router};
 use crate::catalog::approval::ExpectedText;
 use crate::catalog::reply::{self, InputRequired, Reply, RequestOrigin, ResultOrigin};
-use crate::upstream::call::correlator::InterimMessage;
-use crate::upstream::call::exchange::{CallExchange, ExchangeEvent};
-use crate::upstream::call::request::{InputResponses, RequestParams, UpstreamRequest};
 use base::platform::heap::rare;
 use base::seal;
 use domain::approval::DigestText;
@@ -30,6 +27,9 @@ use domain::server_request::{
     Answer, ClientCapabilities, ELICIT, ServerRequest, ServerRequestKind,
 };
 use domain::unix_time::UnixSeconds;
+use upstream::call::correlator::InterimMessage;
+use upstream::call::exchange::{CallExchange, ExchangeEvent};
+use upstream::call::request::{InputResponses, RequestParams, UpstreamRequest};
 
 /// One get, or one call of `[rest]`, in progress.
 pub(super) struct Bridge<'a> {

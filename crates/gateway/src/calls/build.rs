@@ -22,15 +22,15 @@ use crate::catalog::search::{SEARCH_WAIT, SEARCHES, SEARCHES_QUEUED};
 use crate::catalog::snapshot::Catalog;
 use crate::catalog::source::UpstreamSource;
 use crate::catalog::view_cache::ViewCache;
-use crate::upstream::call::correlator::NotificationSinks;
-use crate::upstream::driver::DriverId;
-use crate::upstream::guard::concurrency::ConcurrencyLimit;
-use crate::upstream::{Upstream, UpstreamDeps};
 use base::seal::Sealer;
 use config::Config;
 use domain::name::UpstreamId;
 use domain::via::Via;
 use policy::Gate;
+use upstream::call::correlator::NotificationSinks;
+use upstream::driver::DriverId;
+use upstream::guard::concurrency::ConcurrencyLimit;
+use upstream::{Upstream, UpstreamDeps};
 
 /// Reports that are queued for the refresh. Beyond that, drivers wait: each has only one report to
 /// send.

@@ -10,12 +10,12 @@ use tokio::time::timeout;
 
 use super::Router;
 use crate::catalog::blocking::beside_calls;
-use crate::upstream::Upstream;
 use audit::record::AuditEvent;
 use config::Transport;
 use config::labels::{LabelMove, MoveError, move_label};
 use domain::approval::Decider;
 use library::{LibraryVersions, VersionsOfPrompt};
+use upstream::Upstream;
 
 /// Longest wait until a library was read again.
 const READ_TIMEOUT: Duration = Duration::from_secs(2);

@@ -10,7 +10,6 @@ use crate::catalog::lists::owner;
 use crate::catalog::owner::Owner;
 use crate::catalog::reply::{self, Reply};
 use crate::catalog::snapshot::Catalog;
-use crate::upstream::call::request::{RequestParams, UpstreamRequest};
 use base::seal::TokenKind;
 use domain::call::{Call, NameKind, Request, ServerRequestMode};
 use domain::caller::Caller;
@@ -23,6 +22,7 @@ use domain::meta;
 use domain::name::UpstreamId;
 use domain::unix_time::UnixSeconds;
 use policy::Resolution;
+use upstream::call::request::{RequestParams, UpstreamRequest};
 
 /// Most links of one result that are looked at: a prompt has a few, and each that is sealed grows
 /// by some hundred bytes.

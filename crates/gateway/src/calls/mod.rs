@@ -35,12 +35,6 @@ use crate::catalog::search::search;
 use crate::catalog::snapshot::{Catalog, Incomplete};
 use crate::catalog::status::statuses;
 use crate::catalog::view_cache::{ListKind, ListKinds};
-use crate::upstream::Upstream;
-use crate::upstream::call::correlator::{InterimMessage, UrlElicitationComplete};
-use crate::upstream::call::exchange::{CallExchange, ExchangeEvent};
-use crate::upstream::call::request::{RequestParams, UpstreamRequest};
-use crate::upstream::driver::DriverReport;
-use crate::upstream::guard::concurrency::ConcurrencyLimit;
 use approved_text::VerifiedTexts;
 use arguments::{effective_arguments, renamed_arguments, without_presets};
 use base::platform::heap::rare;
@@ -66,13 +60,19 @@ use rollouts::{ChosenVersion, RolloutStates, Rollouts};
 use skills::AskedSkill;
 use suspended_calls::SuspendedCalls;
 use telemetry::Telemetry;
+use upstream::Upstream;
+use upstream::call::correlator::{InterimMessage, UrlElicitationComplete};
+use upstream::call::exchange::{CallExchange, ExchangeEvent};
+use upstream::call::request::{RequestParams, UpstreamRequest};
+use upstream::driver::DriverReport;
+use upstream::guard::concurrency::ConcurrencyLimit;
 use withheld_text::{count_tolerated, snapshot_or};
 
 pub use crate::catalog::lists::Lists;
 pub use crate::catalog::status::{PER_CALLER, UpstreamStatus};
-pub use crate::upstream::UpstreamDeps;
-use crate::upstream::accounts::{Accounts, RevokedAccount};
 pub use build::{RefreshEnded, RouterDeps};
+pub use upstream::UpstreamDeps;
+use upstream::accounts::{Accounts, RevokedAccount};
 
 /// Answers calls under one configuration.
 pub struct Router {

@@ -9,12 +9,12 @@ use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::upstream::call::exchange::CallExchange;
 use base::seal::random;
 use domain::caller::Caller;
 use domain::fair_share::{FairShare, Holder, Share};
 use domain::name::UpstreamId;
 use domain::server_request::{Answer, ServerRequest};
+use upstream::call::exchange::CallExchange;
 
 /// An exchange, and the server request that it waits for.
 pub(crate) struct SuspendedCall {

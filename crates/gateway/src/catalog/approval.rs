@@ -6,7 +6,6 @@ use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
 use super::blocking::beside_calls;
-use crate::upstream::Upstream;
 use config::ApprovalRules;
 use config::lock::{Lock, LockStore, ObjectError};
 use domain::approval::template::fill;
@@ -21,6 +20,7 @@ use domain::name::UpstreamId;
 use domain::prompt::{Argument, Prompt};
 use domain::rights::PromptRef;
 use domain::skill::Skill;
+use upstream::Upstream;
 
 /// The approvals of one upstream, as the configuration says.
 #[derive(Clone, Debug)]

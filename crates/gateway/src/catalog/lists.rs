@@ -16,7 +16,6 @@ use super::reply::ListReply;
 use super::snapshot::{Catalog, CatalogContent, Incomplete};
 use super::view::ListView;
 use super::view_cache::{ListKind, ViewCache};
-use crate::upstream::guard::concurrency::ConcurrencyLimit;
 use base::platform::heap::rare;
 use base::seal::Sealer;
 use config::{Listing, ToolForm};
@@ -28,6 +27,7 @@ use domain::name::{Naming, Prefix, UpstreamId};
 use domain::skill::public_uri;
 use domain::unix_time::UnixSeconds;
 use policy::CallRecord;
+use upstream::guard::concurrency::ConcurrencyLimit;
 
 /// The lists under one configuration, as callers see them.
 pub struct Lists {

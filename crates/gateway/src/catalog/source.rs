@@ -7,11 +7,11 @@ use std::sync::Arc;
 use unicode_normalization::UnicodeNormalization;
 
 use super::approval::ApprovalSettings;
-use crate::upstream::driver::DriverId;
 use config::{Config, OnChangedDefinition, offers_as_skills};
 use domain::hidden_text::HiddenText;
 use domain::name::{Prefix, UpstreamId};
 use domain::overlay::Overlay;
+use upstream::driver::DriverId;
 
 /// The driver of an upstream, and the names of its prompts.
 #[derive(Clone, Debug)]

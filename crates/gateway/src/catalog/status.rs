@@ -7,14 +7,14 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::snapshot::{Catalog, WalkInfo};
-use crate::upstream::Upstream;
-use crate::upstream::driver::ConnectionState;
-use crate::upstream::recent_calls::RecentSummary;
-use crate::upstream::stderr_tail::StderrTail;
 use domain::fault::UpstreamFaultKind;
 use domain::name::UpstreamId;
 use domain::revision::Revision;
 use library::prompt_list::emptiness;
+use upstream::Upstream;
+use upstream::driver::ConnectionState;
+use upstream::recent_calls::RecentSummary;
+use upstream::stderr_tail::StderrTail;
 
 /// The state of an upstream to which there is no shared connection.
 pub const PER_CALLER: &str = "per_caller";

@@ -9,11 +9,11 @@ use tracing::info;
 
 use super::pool::{Held, NoRoom, Pool, PoolLease, Revokes, RoomBounds};
 use crate::session::CallPermit;
-use crate::upstream::call::result_memory::MessageMemory;
 use base::platform::memory;
 use config::Limits;
 use domain::fair_share::{FairShare, Holder};
 use domain::fault::TransportFault;
+use upstream::call::result_memory::MessageMemory;
 
 /// The limits of one configuration and their current use. A request that exceeds one is refused at
 /// once, with `Retry-After` over HTTP.

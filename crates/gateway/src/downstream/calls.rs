@@ -10,10 +10,10 @@ use crate::session::dialect::{Dialect, result_chunks};
 use crate::session::{
     CallOutcome, CallPermits, MessageRefusal, PreparedCall, RunningCall, Sessions,
 };
-use crate::upstream::call::result_memory::MessageMemory;
 use domain::chunks::Chunks;
 use domain::fault::TransportFault;
 use domain::jsonrpc::Id;
+use upstream::call::result_memory::MessageMemory;
 
 /// A call in flight. Dropping it means that the client has disconnected, which cancels the call
 /// only in the modern era.

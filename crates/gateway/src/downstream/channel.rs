@@ -20,13 +20,13 @@ use super::error_message::refusal_message;
 use crate::session::connection::ClientConnection;
 use crate::session::notify::notifications::NotificationStream;
 use crate::session::{CallPermits, Dispatch, MessageRefusal, PreparedCall, Sessions};
-use crate::upstream::call::result_memory::MessageMemory;
 use domain::caller::Caller;
 use domain::fair_share::Holder;
 use domain::fault::TransportFault;
 use domain::json::Json;
 use domain::jsonrpc::Id;
 use domain::subject_token::SubjectToken;
+use upstream::call::result_memory::MessageMemory;
 
 /// The receiving side of a client's channel. Clones are handles of the same channel.
 #[derive(Clone)]

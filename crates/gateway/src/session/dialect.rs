@@ -12,7 +12,6 @@ use crate::catalog::reply::{
 use crate::catalog::rest_reply::{RestPage, RestReply};
 use crate::catalog::snapshot::Incomplete;
 use crate::catalog::view_cache::{ListKind, ListKinds};
-use crate::upstream::rest_signals::RestLists;
 use domain::call::Sought;
 use domain::call_overlay::{AddedMessage, with_messages};
 use domain::chunks::{Chunks, Splices};
@@ -32,6 +31,7 @@ use domain::server_request::{Presentation, ServerRequest};
 use domain::tool::result::{write_content, write_error, write_text_block};
 use domain::via::{VIA, Via};
 use domain::{error_code, meta, skill, translate};
+use upstream::rest_signals::RestLists;
 
 /// The rules for messages to a client of one revision.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -13,13 +13,13 @@ use super::token::Nonce;
 use super::tools::{Purpose, ServedMethods, ToolRefusal, is_tool_result, with_public_name};
 use super::{Dispatch, PreparedCall, SessionSharedState, TransportContext};
 use crate::calls::Router;
-use crate::upstream::rest_signals::RestLists;
 use domain::call::{Call, ClientMessages, ForwardedMeta, Request, ServerRequestMode};
 use domain::fault::{Fault, RequestFault};
 use domain::jsonrpc::Id;
 use domain::meta;
 use domain::method::ForeignMethod;
 use policy::Gate;
+use upstream::rest_signals::RestLists;
 
 /// The endpoints of one configuration.
 pub(super) struct Endpoints {

@@ -19,7 +19,6 @@ use super::relay::{cancel_elsewhere, hand_response_over};
 use super::token::{Nonce, SessionToken, TokenOpener};
 use super::{Dispatch, MessageRefusal, RequestContext, TransportContext};
 use crate::catalog::view_cache::ListDigests;
-use crate::upstream::rest_signals::RestLists;
 use base::seal::Sealer;
 use domain::call::ServerRequestMode;
 use domain::caller::Caller;
@@ -31,6 +30,7 @@ use domain::method::{CANCELLED, INITIALIZE, PING};
 use domain::revision::{Era, Revision};
 use domain::server_request::ClientCapabilities;
 use domain::unix_time::UnixSeconds;
+use upstream::rest_signals::RestLists;
 
 /// The sessions of legacy clients: sealed tokens, of which only terminated ones are remembered.
 pub struct LegacySessions {

@@ -12,7 +12,6 @@ use super::dialect::{Dialect, ResultForm};
 use super::headers::Headers;
 use super::notify::notifications::NotificationStream;
 use super::token::Nonce;
-use crate::upstream::call::result_memory::MessageMemory;
 use domain::call::{Call, ServerRequestMode};
 use domain::caller::Caller;
 use domain::chunks::Chunks;
@@ -24,6 +23,7 @@ use domain::server_request::ClientCapabilities;
 use domain::subject_token::SubjectToken;
 use domain::unix_time::UnixSeconds;
 use telemetry::TransportKind;
+use upstream::call::result_memory::MessageMemory;
 
 /// The action of the transport for a message.
 pub enum Dispatch {

@@ -10,7 +10,6 @@ use super::notify::streams::StreamEnd;
 use super::token::Nonce;
 use super::{Dispatch, RequestContext, TransportContext};
 use crate::catalog::view_cache::ListKinds;
-use crate::upstream::rest_signals::RestLists;
 use domain::call::ServerRequestMode;
 use domain::fault::{Fault, RequestFault};
 use domain::json::Json;
@@ -20,6 +19,7 @@ use domain::method::{CANCELLED, DISCOVER, LISTEN, named_member};
 use domain::revision::Revision;
 use domain::server_request::ClientCapabilities;
 use domain::{mcp_name, meta};
+use upstream::rest_signals::RestLists;
 
 /// Reads one message of a modern client.
 pub(super) fn modern(

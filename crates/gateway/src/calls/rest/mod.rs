@@ -18,8 +18,6 @@ use crate::catalog::owner::Owner;
 use crate::catalog::reply::{ListReply, Reply};
 use crate::catalog::rest_reply::{RestPage, RestReply, elements};
 use crate::catalog::snapshot::{Catalog, Incomplete};
-use crate::upstream::Upstream;
-use crate::upstream::rest_signals::RestChanges;
 use base::seal::TokenKind;
 use config::ToolForm;
 use domain::approval::ApprovalState;
@@ -38,6 +36,8 @@ use domain::unix_time::UnixSeconds;
 use domain::uri::normal_form::normal;
 use domain::{skill, uri};
 use policy::{CallRecord, CallTarget, Resolution};
+use upstream::Upstream;
+use upstream::rest_signals::RestChanges;
 
 /// The upstream of `[rest]`, as an endpoint serves it.
 #[derive(Clone, Copy)]

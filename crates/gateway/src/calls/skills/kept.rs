@@ -8,11 +8,11 @@ use super::is_unknown_file;
 use crate::calls::withheld_text::is_gone;
 use crate::catalog::approval::DEPTH;
 use crate::catalog::owner::Owner;
-use crate::upstream::Upstream;
 use domain::document::Document;
 use domain::fault::{Fault, UpstreamFault, UpstreamFaultKind as Kind};
 use domain::skill::SkillFile;
 use library::file_contents;
+use upstream::Upstream;
 
 /// Answers a read that failed with the kept file, as the result of `resources/read`, if there is a
 /// snapshot and the upstream is gone or has another file.

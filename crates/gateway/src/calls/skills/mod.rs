@@ -16,9 +16,6 @@ use crate::catalog::owner::{ListedSkill, Owner};
 use crate::catalog::reply::{Reply, SkillBody, SkillReply};
 use crate::catalog::skills::catalog::{FoundPart, FoundSkill};
 use crate::catalog::snapshot::Catalog;
-use crate::upstream::Upstream;
-use crate::upstream::call::request::{RequestParams, UpstreamRequest};
-use crate::upstream::call::result_memory;
 use domain::call::{Call, SkillPart};
 use domain::caller::Caller;
 use domain::document::Document;
@@ -29,6 +26,9 @@ use domain::percent;
 use domain::skill::{SkillFile, checked_path, public_uri};
 use domain::uri::normal_form::normal;
 use policy::{Authorized, CallRecord, Resolution};
+use upstream::Upstream;
+use upstream::call::request::{RequestParams, UpstreamRequest};
+use upstream::call::result_memory;
 
 /// The part of a skill that a call asks for.
 pub(super) struct AskedSkill<'a> {

@@ -23,8 +23,6 @@ use crate::catalog::owner::Owner;
 use crate::catalog::snapshot::{Catalog, Incomplete, not_reported_yet};
 use crate::catalog::source::UpstreamSource;
 use crate::catalog::view_cache::{ViewCache, options};
-use crate::upstream::driver::FetchedList;
-use crate::upstream::{TokenAccess, Upstream};
 use base::platform::heap::rare;
 use config::{Config, OnFailure};
 use domain::call::{Call, NameKind, SkillPart};
@@ -37,6 +35,8 @@ use domain::subject_token::SubjectToken;
 use domain::tool::name::is_derived;
 use list::{List, ListsOf};
 use presented::Presented;
+use upstream::driver::FetchedList;
+use upstream::{TokenAccess, Upstream};
 use watching::Watchers;
 
 /// The private lists of all callers, bounded by bytes (`listing.views_size`), the least recently

@@ -15,10 +15,10 @@ use super::{CallerLists, Cause, Place};
 use crate::catalog::blocking::beside_calls;
 use crate::catalog::segment::Digest;
 use crate::catalog::view_cache::{DECIDED_AT_ONCE, ViewCache};
-use crate::upstream::Upstream;
-use crate::upstream::accounts::account::Account;
 use domain::backoff::Backoff;
 use domain::caller::{Caller, Principal};
+use upstream::Upstream;
+use upstream::accounts::account::Account;
 
 /// The callers with open streams.
 #[derive(Default)]

@@ -11,7 +11,6 @@ use tempfile::TempDir;
 use super::*;
 use crate::catalog::approval::ApprovalSettings;
 use crate::catalog::effective::TextsOf;
-use crate::upstream::driver::DriverId;
 use base::seal;
 use config::OnChangedDefinition;
 use config::lock::{Lock, LockStore, Object, Objects};
@@ -21,6 +20,7 @@ use domain::approval::{
 use domain::json::Json;
 use domain::name::{DEFAULT_SEPARATOR, Prefix};
 use library::prompt_list::PromptList;
+use upstream::driver::DriverId;
 
 /// A refresh before one upstream with one prompt, and its lock file.
 struct World {

@@ -27,7 +27,6 @@ use crate::catalog::snapshot::{
 };
 use crate::catalog::source::UpstreamSource;
 use crate::catalog::view_cache::ViewCache;
-use crate::upstream::driver::{DriverReport, FetchedList};
 use config::OnFailure;
 use domain::approval::{self, Mode};
 use domain::fault::{Fault, UpstreamFaultKind as Kind};
@@ -35,6 +34,7 @@ use domain::name::{Naming, UpstreamId};
 use domain::prompt::Prompt;
 use domain::skill::Skill;
 use library::prompt_list::PromptList;
+use upstream::driver::{DriverReport, FetchedList};
 
 /// The known state of all upstreams. Pure: the clock is an argument.
 pub struct Refresh {
@@ -615,12 +615,12 @@ mod tests {
 
     use super::*;
     use crate::catalog::approval::ApprovalSettings;
-    use crate::upstream::driver::DriverId;
     use config::OnChangedDefinition;
     use config::lock::LockStore;
     use domain::json::Json;
     use domain::name::Prefix;
     use library::prompt_list::PromptList;
+    use upstream::driver::DriverId;
 
     fn refresh(ids: &[&str], on_failure: OnFailure) -> Refresh {
         let sources = ids.iter().map(|id| source(id)).collect();

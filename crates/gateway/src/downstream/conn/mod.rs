@@ -319,11 +319,11 @@ mod tests {
     use crate::downstream::http::event_stream::{EventStream, OneMessage, WireEvent};
     use crate::downstream::http::respond;
     use crate::downstream::pool::{NoRoom, Pool, Revokes, RoomBounds};
-    use crate::upstream::call::result_memory::Unbounded;
     use config::Config;
     use domain::caller::Caller;
     use domain::chunks::Chunks;
     use domain::fair_share::Holder;
+    use upstream::call::result_memory::Unbounded;
 
     fn limits() -> Arc<Limits> {
         Config::parse("g", "", Path::new(""), &[]).unwrap().server.limits.into()

@@ -11,8 +11,8 @@ use http_body::{Body, Frame, SizeHint};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
 use crate::downstream::channel::ReadProgress;
-use crate::upstream::call::result_memory::MessageMemory;
 use domain::chunks;
+use upstream::call::result_memory::MessageMemory;
 
 /// One event in wire form.
 pub(crate) struct WireEvent {
@@ -218,7 +218,7 @@ mod tests {
     use tokio::time::sleep;
 
     use super::*;
-    use crate::upstream::call::result_memory::Unbounded;
+    use upstream::call::result_memory::Unbounded;
 
     #[tokio::test(start_paused = true)]
     async fn keep_alive_comments_are_sent_until_the_message() {

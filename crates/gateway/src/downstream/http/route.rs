@@ -27,7 +27,6 @@ use crate::downstream::{Serve, TlsServer};
 use crate::session::dialect::Dialect;
 use crate::session::notify::notifications::{NotificationStream, StreamEvent};
 use crate::session::{CallPermits, Dispatch, MessageRefusal, RequestContext, TransportContext};
-use crate::upstream::call::result_memory::MessageMemory;
 use base::platform::heap::rare;
 use config::Limits;
 use domain::caller::{Caller, Proof};
@@ -37,6 +36,7 @@ use domain::fault::{Fault, TransportFault};
 use domain::jsonrpc::Id;
 use domain::method::Countable;
 use policy::Authenticated;
+use upstream::call::result_memory::MessageMemory;
 
 impl Endpoint {
     /// Returns the dialect for a refusal of a request of which only the headers are known.

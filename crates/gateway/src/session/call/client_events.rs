@@ -11,10 +11,10 @@ use crate::session::call::url_elicitations::PendingUrlElicitations;
 use crate::session::dialect::Dialect;
 use crate::session::token::Nonce;
 use crate::session::{CallPermit, SessionSharedState};
-use crate::upstream::call::correlator::UrlElicitationComplete;
 use domain::json::Json;
 use domain::jsonrpc::Id;
 use domain::server_request::{Answer, ServerRequest};
+use upstream::call::correlator::UrlElicitationComplete;
 
 /// Sender of the messages before the response to one call.
 pub(crate) struct ClientEventSender<'a> {

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use super::run::RunningCall;
 use crate::session::dialect::{Dialect, ResultForm};
 use crate::session::{CallOutcome, CallPermit, CallPermits, PreparedCall, Sessions};
-use crate::upstream::call::result_memory::Unbounded;
 use domain::call::Call;
 use domain::jsonrpc::Id;
 use domain::revision::Revision;
 use domain::unix_time::UnixSeconds;
 use telemetry::TransportKind;
+use upstream::call::result_memory::Unbounded;
 
 /// The console bounds its trials, so they take no place of `server.limits.in_flight`.
 struct TrialAdmission;

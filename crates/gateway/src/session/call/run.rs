@@ -25,7 +25,6 @@ use crate::session::tools::is_tool_result;
 use crate::session::{
     CallOutcome, CallPermit, CallPermits, MAX_DEPTH, PreparedCall, SessionSharedState, Sessions,
 };
-use crate::upstream::call::result_memory;
 use base::platform::heap::pin_in_place;
 use base::seal::random;
 use domain::call::{Call, Request};
@@ -33,6 +32,7 @@ use domain::fault::{CorrelationId, Fault, TransportFault, UpstreamFault};
 use domain::unix_time::UnixSeconds;
 use policy::{Gate, RecordOutcome, ResultDigest};
 use telemetry::{End, ServerAttributes, ServerOperation};
+use upstream::call::result_memory;
 
 /// Runs the calls of clients under one configuration.
 pub(in crate::session) struct Calls {

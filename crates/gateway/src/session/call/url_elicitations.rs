@@ -5,9 +5,9 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::session::token::Nonce;
-use crate::upstream::call::correlator::UrlElicitationComplete;
 use domain::fault::{Fault, UpstreamFault, UpstreamFaultKind as Kind};
 use domain::json::Json;
+use upstream::call::correlator::UrlElicitationComplete;
 
 /// The newest URL elicitations of all sessions. When the queue is full, the oldest is removed: its
 /// user sees on the page that it is complete.

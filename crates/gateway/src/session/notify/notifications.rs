@@ -20,12 +20,12 @@ use crate::session::call::in_flight::InFlightCall;
 use crate::session::call::url_elicitations::PendingUrlElicitations;
 use crate::session::dialect::Dialect;
 use crate::session::token::Nonce;
-use crate::upstream::call::correlator::UrlElicitationComplete;
 use base::seal::{Sealer, TokenKind, random};
 use domain::jsonrpc::Id;
 use domain::method::{LIST_CHANGED, TOOLS_LIST_CHANGED};
 use policy::StreamRecord;
 use telemetry::Telemetry;
+use upstream::call::correlator::UrlElicitationComplete;
 
 /// One event of a stream.
 #[derive(Clone, Debug, Eq, PartialEq)]

@@ -5,8 +5,8 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-use crate::upstream::rest_signals::{RestChanges, RestLists};
 use domain::method::{RESOURCES_LIST_CHANGED, TOOLS_LIST_CHANGED};
+use upstream::rest_signals::{RestChanges, RestLists};
 
 /// The changes of lists of the upstream of `[rest]` that the client of a stream does not know yet.
 pub(crate) struct RestNotices {

@@ -1,6 +1,0 @@
-//! Protection of an upstream and its callers from each other: circuit breaker, concurrency limit,
-//! and places for work on large texts.
-
-pub(crate) mod circuit_breaker;
-pub(crate) mod concurrency;
-pub(crate) mod large_texts;

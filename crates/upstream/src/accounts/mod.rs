@@ -1,0 +1,661 @@
+//! The accounts of callers at upstreams that are called as the caller: each caller has connections,
+//! sessions and an access token of its own, and none of them serves another caller.
+
+pub mod account;
+
+use std::collections::{HashMap, HashSet};
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use lru::LruCache;
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep_until, timeout_at};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use self::account::Account;
+use super::auth::caller_tokens::{CallerTokenProvider, CallerTokens};
+use super::connection::connect::Connector;
+use super::connection::dedicated::DedicatedPool;
+use super::connection::examiner::Examiner;
+use super::driver::DriverId;
+use super::guard::concurrency::{ConcurrencyLimit, Permit};
+use super::held_secrets::HeldSecrets;
+use audit::Audit;
+use config::AccountLimits;
+use domain::caller::{Caller, Principal};
+use domain::fair_share::{Holder, Share};
+use domain::fault::UpstreamFaultKind as Kind;
+
+/// The accounts of all callers at all upstreams, bounded by caller and in all. Beyond a bound the
+/// account that was used least recently ends once its calls have ended.
+#[derive(Default)]
+pub struct Accounts(Mutex<AccountState>);
+
+struct AccountState {
+    limits: AccountLimits,
+    open: LruCache<AccountKey, Arc<Account>>,
+    by_caller: HashMap<Caller, Vec<AccountKey>>,
+    /// Accounts that were removed for others while calls used them.
+    evicted: Vec<Weak<Account>>,
+}
+
+impl Default for AccountState {
+    fn default() -> Self {
+        let limits = AccountLimits::default();
+        Self { limits, open: LruCache::unbounded(), by_caller: HashMap::new(), evicted: Vec::new() }
+    }
+}
+
+/// One caller at one upstream, as it is configured now.
+#[derive(Clone, Eq, Hash, PartialEq)]
+struct AccountKey {
+    upstream: DriverId,
+    principal: Principal,
+}
+
+/// An account, as the admin API shows it.
+#[derive(Clone, Debug)]
+pub struct AccountStatus {
+    pub upstream: Arc<str>,
+    pub caller: Caller,
+    /// Time until its access token expires; `None` without one.
+    pub expires_in: Option<Duration>,
+    /// Time since its last call.
+    pub idle: Duration,
+}
+
+/// A revoked account.
+#[derive(Clone, Debug)]
+pub struct RevokedAccount {
+    pub account: AccountStatus,
+    /// Whether the authorization server has revoked its access token.
+    pub revoked_at_provider: bool,
+}
+
+/// Ended accounts whose tokens are being revoked at their authorization servers.
+pub struct Revocation(Vec<(AccountStatus, Option<JoinHandle<bool>>)>);
+
+/// Time for authorization servers to revoke tokens.
+const REVOCATION: Duration = Duration::from_secs(10);
+
+impl Revocation {
+    /// Waits for the authorization servers, for a bounded time.
+    pub async fn wait_for_providers(self) -> Vec<RevokedAccount> {
+        let deadline = Instant::now() + REVOCATION;
+        let mut revoked = Vec::with_capacity(self.0.len());
+        for (account, revoking) in self.0 {
+            let revoked_at_provider = match revoking {
+                Some(revoking) => {
+                    timeout_at(deadline, revoking).await.is_ok_and(Result::unwrap_or_default)
+                }
+                None => false,
+            };
+            revoked.push(RevokedAccount { account, revoked_at_provider });
+        }
+        revoked
+    }
+}
+
+impl Accounts {
+    pub fn set_limits(&self, limits: AccountLimits) {
+        let surplus = {
+            let mut state = self.lock();
+            state.limits = limits;
+            let surplus = state.take_surplus(limits.max);
+            state.debug_assert_invariants();
+            surplus
+        };
+        drop(surplus);
+    }
+
+    fn find(&self, key: &AccountKey) -> Option<Arc<Account>> {
+        let mut state = self.lock();
+        let account = state.open.get(key).cloned()?;
+        // Under the lock, so that it does not end as an idle one meanwhile.
+        account.touch();
+        Some(account)
+    }
+
+    /// Adds an account, unless another call has added one meanwhile.
+    fn add(&self, key: &AccountKey, account: Arc<Account>) -> Arc<Account> {
+        let mut state = self.lock();
+        if let Some(account) = state.open.get(key) {
+            return account.clone();
+        }
+        let ended = state.make_room(key.principal.caller());
+        state.by_caller.entry(key.principal.caller().clone()).or_default().push(key.clone());
+        state.open.put(key.clone(), account.clone());
+        state.debug_assert_invariants();
+        state.debug_assert_room(key.principal.caller());
+        drop(state);
+        drop(ended);
+        account
+    }
+
+    /// Removes the least recently used account of an upstream, or of one caller there, that no call
+    /// uses.
+    fn remove_idle_of(&self, upstream: DriverId, of: Option<&Caller>) -> Option<Arc<Account>> {
+        let mut state = self.lock();
+        let idle = state.open.iter().rev().find(|(key, account)| {
+            key.upstream == upstream
+                && of.is_none_or(|caller| key.principal.caller() == caller)
+                && Arc::strong_count(account) == 1
+        });
+        let key = idle.map(|(key, _)| key.clone())?;
+        state.remove(&key)
+    }
+
+    /// Removes an account that no call has used for `idle`. Returns when to look again; nothing
+    /// once it is removed.
+    fn remove_if_idle(
+        &self,
+        key: &AccountKey,
+        account: &Weak<Account>,
+        idle: Duration,
+    ) -> Option<Instant> {
+        let removed = {
+            let mut state = self.lock();
+            let known = state
+                .open
+                .peek(key)
+                .filter(|known| Weak::ptr_eq(&Arc::downgrade(known), account))?;
+            let (now, due) = (Instant::now(), known.last_use() + idle);
+            if Arc::strong_count(known) > 1 {
+                return Some(now + idle.min(MAX_LOOK));
+            }
+            if now < due {
+                return Some(due);
+            }
+            state.remove(key)
+        };
+        drop(removed);
+        None
+    }
+
+    /// Ends the accounts of a caller (by id), or of all, at an upstream (by id), or at all: at
+    /// once, also the calls on them.
+    pub fn revoke(&self, caller: Option<&str>, upstream: Option<&str>) -> Revocation {
+        let end = |account: Arc<Account>| {
+            account.revoked.cancel();
+            account.ended.cancel();
+            let revoking = account
+                .tokens
+                .clone()
+                .map(|tokens| account.tasks.spawn(async move { tokens.revoke().await }));
+            (status(&account), revoking)
+        };
+        Revocation(self.end(caller, upstream).into_iter().map(end).collect())
+    }
+
+    /// Removes the accounts of a caller, or of all, at an upstream, or at all.
+    fn end(&self, caller: Option<&str>, upstream: Option<&str>) -> Vec<Arc<Account>> {
+        // Declared before the lock, so that the accounts are dropped after its release.
+        let left: Vec<_>;
+        let mut state = self.lock();
+        let matches = |account: &Account| {
+            caller.is_none_or(|id| account.caller.id() == id)
+                && upstream.is_none_or(|id| &*account.upstream == id)
+        };
+        let keys: Vec<_> = state
+            .open
+            .iter()
+            .filter(|(_, account)| matches(account))
+            .map(|(key, _)| key.clone())
+            .collect();
+        let evicted = std::mem::take(&mut state.evicted);
+        let ended: Vec<_>;
+        (ended, left) =
+            evicted.iter().filter_map(Weak::upgrade).partition(|account| matches(account));
+        state.evicted = left.iter().map(Arc::downgrade).collect();
+        let open = keys.iter().filter_map(|key| state.remove(key));
+        open.collect::<Vec<_>>().into_iter().chain(ended).collect()
+    }
+
+    /// Returns all accounts, the most recently used first.
+    pub fn list(&self) -> Vec<AccountStatus> {
+        self.lock().open.iter().map(|(_, account)| status(account)).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, AccountState> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn status(account: &Account) -> AccountStatus {
+    AccountStatus {
+        upstream: account.upstream.clone(),
+        caller: account.caller.clone(),
+        expires_in: account.tokens.as_ref().and_then(|tokens| tokens.left()),
+        idle: account.last_use().elapsed(),
+    }
+}
+
+/// The place of a caller among the child processes.
+enum ChildPlace {
+    /// The account that it has.
+    Own(Arc<Account>),
+    New(Permit),
+}
+
+/// Time until a call that waits for a child process looks again for one that is idle.
+const LOOK_FOR_IDLE: Duration = Duration::from_millis(100);
+
+/// Accounts up to which debug builds check all of them after each change.
+const MAX_CHECKED: usize = 256;
+
+/// Longest time until it is looked again whether an account in use is idle.
+const MAX_LOOK: Duration = Duration::from_secs(60);
+
+impl AccountState {
+    /// Makes room for another account of a caller. Returns those that end.
+    fn make_room(&mut self, caller: &Caller) -> Vec<Arc<Account>> {
+        let mut ended = self.take_surplus(self.limits.max.saturating_sub(1));
+        while let Some(own) =
+            self.by_caller.get(caller).filter(|own| own.len() >= self.limits.per_caller)
+        {
+            let used = |key: &&AccountKey| self.open.peek(*key).map(|account| account.last_use());
+            let Some(oldest) = own.iter().min_by_key(used).cloned() else { break };
+            ended.extend(self.evict(&oldest));
+        }
+        ended
+    }
+
+    /// Removes the least recently used accounts beyond `most`.
+    fn take_surplus(&mut self, most: usize) -> Vec<Arc<Account>> {
+        let mut ended = Vec::new();
+        while self.open.len() > most
+            && let Some(key) = self.open.peek_lru().map(|(key, _)| key.clone())
+        {
+            ended.extend(self.evict(&key));
+        }
+        ended
+    }
+
+    /// Removes an account to make room for another one. Calls that use it continue, so it can still
+    /// be revoked.
+    fn evict(&mut self, key: &AccountKey) -> Option<Arc<Account>> {
+        let account = self.remove(key)?;
+        self.evicted.retain(|evicted| evicted.strong_count() > 0);
+        if Arc::strong_count(&account) > 1 {
+            self.evicted.push(Arc::downgrade(&account));
+        }
+        Some(account)
+    }
+
+    fn remove(&mut self, key: &AccountKey) -> Option<Arc<Account>> {
+        let caller = key.principal.caller();
+        if let Some(own) = self.by_caller.get_mut(caller) {
+            own.retain(|other| other != key);
+            if own.is_empty() {
+                self.by_caller.remove(caller);
+            }
+        }
+        let account = self.open.pop(key);
+        self.debug_assert_invariants();
+        account
+    }
+
+    /// Panics in debug builds if the accounts by caller are not the open ones. A scan is linear in
+    /// the accounts, so beyond [`MAX_CHECKED`] there is none.
+    fn debug_assert_invariants(&self) {
+        // An account that is dropped while a test fails must not end the process.
+        let is_checked = cfg!(debug_assertions) && !std::thread::panicking();
+        if !is_checked || self.open.len() > MAX_CHECKED {
+            return;
+        }
+        let mut keys = HashSet::new();
+        for (caller, own) in &self.by_caller {
+            assert!(!own.is_empty(), "a caller without an account has no entry");
+            for key in own {
+                assert!(key.principal.caller() == caller, "an account is of its caller");
+                assert!(self.open.contains(key), "an account that has ended is left");
+                assert!(keys.insert(key), "an account is counted once");
+            }
+        }
+        assert_eq!(keys.len(), self.open.len(), "each open account is of a caller");
+        // None is upgraded: the last reference must not be dropped under the lock.
+        let open: HashSet<_> = self.open.iter().map(|(_, account)| Arc::as_ptr(account)).collect();
+        let is_open = |evicted: &Weak<Account>| open.contains(&evicted.as_ptr());
+        assert!(!self.evicted.iter().any(is_open), "an account that made room is open");
+    }
+
+    /// Panics in debug builds if more accounts are open than may be, of a caller or in all. A limit
+    /// by caller that becomes smaller ends none of them until the caller opens another one.
+    fn debug_assert_room(&self, caller: &Caller) {
+        let (own, open) = (self.by_caller.get(caller).map_or(0, Vec::len), self.open.len());
+        debug_assert!(open <= self.limits.max.max(1), "{open} of all callers");
+        debug_assert!(own <= self.limits.per_caller.max(1), "{own} of one caller");
+    }
+}
+
+/// The accounts of callers at one upstream.
+pub(crate) struct UpstreamAccounts {
+    accounts: Arc<Accounts>,
+    driver: DriverId,
+    upstream: Arc<config::UpstreamSettings>,
+    /// The connector of the gateway itself, from which those of callers are derived.
+    connector: Arc<Connector>,
+    /// `None`: the upstream is a child process of each caller's own.
+    credential: Option<Arc<CallerTokenProvider>>,
+    /// Places for child processes; `None` over HTTP.
+    places: Option<Arc<ConcurrencyLimit>>,
+    /// The time of the last scan for an idle child process that found none.
+    looked_at: Mutex<Option<Instant>>,
+    /// Time without a call until an account ends.
+    idle: Duration,
+    tasks: TaskTracker,
+    shutdown: CancellationToken,
+}
+
+/// Time without a call until the connections of a caller over HTTP are closed, and its token
+/// forgotten: a caller comes back within minutes, or not soon.
+pub(super) const IDLE: Duration = Duration::from_secs(600);
+
+impl UpstreamAccounts {
+    /// `None`: the upstream is not called as the caller.
+    ///
+    /// # Errors
+    /// When the credential of callers cannot be used as it is configured.
+    pub(crate) fn new(
+        accounts: Arc<Accounts>,
+        driver: DriverId,
+        connector: &Arc<Connector>,
+        audit: Audit,
+        tasks: TaskTracker,
+        shutdown: CancellationToken,
+    ) -> Result<Option<Self>, String> {
+        let upstream = connector.upstream().clone();
+        if !upstream.acts_as_caller() {
+            return Ok(None);
+        }
+        let credential = upstream.http().and_then(|http| {
+            let caller = http.credentials.caller.as_ref()?;
+            let id = upstream.id.as_str();
+            Some(CallerTokenProvider::new(id, caller, http, audit).map(Arc::new))
+        });
+        let children = upstream.child_per_caller();
+        Ok(Some(Self {
+            accounts,
+            driver,
+            credential: credential.transpose()?,
+            places: children.map(|children| ConcurrencyLimit::new(children.max, 0, Duration::ZERO)),
+            looked_at: Mutex::default(),
+            idle: children.map_or(IDLE, |children| children.idle),
+            connector: connector.clone(),
+            upstream,
+            tasks,
+            shutdown,
+        }))
+    }
+
+    /// Returns the account of a caller; opens it if there is none, and waits for a place among the
+    /// child processes.
+    ///
+    /// # Errors
+    /// [`Kind::Busy`] when all child processes are in use for `queue_wait`; when the account cannot
+    /// be opened as it is configured.
+    pub(crate) async fn of(&self, caller: &Caller) -> Result<Arc<Account>, Kind> {
+        let key = AccountKey { upstream: self.driver, principal: Principal::new(caller) };
+        if let Some(account) = self.accounts.find(&key) {
+            return Ok(account);
+        }
+        let place = match &self.places {
+            None => None,
+            Some(places) => match self.place(places, &key).await? {
+                ChildPlace::Own(account) => return Ok(account),
+                ChildPlace::New(permit) => Some(permit),
+            },
+        };
+        let opened = Arc::new(self.open(caller, place)?);
+        let account = self.accounts.add(&key, opened.clone());
+        if !Arc::ptr_eq(&account, &opened) {
+            return Ok(account);
+        }
+        self.tasks.spawn(end_when_idle(
+            self.accounts.clone(),
+            key,
+            Arc::downgrade(&account),
+            self.idle,
+            account.ended.clone(),
+        ));
+        Ok(account)
+    }
+
+    /// Sets the part of the child processes that one caller may have while others want some.
+    pub(crate) fn set_share(&self, share: Share) {
+        if let Some(places) = &self.places {
+            places.set_share(share);
+        }
+    }
+
+    /// Returns the account of a caller, if it has one.
+    pub(crate) fn existing(&self, caller: &Caller) -> Option<Arc<Account>> {
+        let key = AccountKey { upstream: self.driver, principal: Principal::new(caller) };
+        self.accounts.lock().open.peek(&key).cloned()
+    }
+
+    /// Whether callers have child processes, of which there are few.
+    pub(crate) fn are_children(&self) -> bool {
+        self.places.is_some()
+    }
+
+    /// Waits for a place among the child processes: that of a child that is idle, or one that has
+    /// become free.
+    ///
+    /// # Errors
+    /// [`Kind::Busy`] when there is none for `queue_wait`.
+    async fn place(
+        &self,
+        places: &Arc<ConcurrencyLimit>,
+        key: &AccountKey,
+    ) -> Result<ChildPlace, Kind> {
+        // A caller counts once, however many tokens it has.
+        let holder = Holder::Caller(key.principal.caller().clone());
+        if let Some(permit) = places.try_acquire(&holder) {
+            return Ok(ChildPlace::New(permit));
+        }
+        let deadline = Instant::now() + self.upstream.settings.queue_wait;
+        let mut acquiring = pin!(places.turn(&holder));
+        loop {
+            // Another call of this caller may have opened it meanwhile.
+            if let Some(account) = self.accounts.find(key) {
+                return Ok(ChildPlace::Own(account));
+            }
+            // Beyond its share, only its own idle children make room for it.
+            let of = places.has_share(&holder).then(|| key.principal.caller());
+            if self.may_look_for_idle() && self.accounts.remove_idle_of(self.driver, of).is_some() {
+                // There may be more idle children, for other calls that wait.
+                *self.looked_at() = None;
+            }
+            // There is no notification when a child becomes idle, so this polls.
+            let until = deadline.min(Instant::now() + LOOK_FOR_IDLE);
+            match timeout_at(until, acquiring.as_mut()).await {
+                Ok(permit) => return permit.map(ChildPlace::New).ok_or(Kind::Busy),
+                Err(_) if Instant::now() >= deadline => return Err(Kind::Busy),
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Whether a scan for an idle child is due. A scan is linear in the accounts, so waiting calls
+    /// share one per [`LOOK_FOR_IDLE`].
+    fn may_look_for_idle(&self) -> bool {
+        let mut looked_at = self.looked_at();
+        let is_due = looked_at.is_none_or(|at| at.elapsed() >= LOOK_FOR_IDLE);
+        if is_due {
+            *looked_at = Some(Instant::now());
+        }
+        is_due
+    }
+
+    fn looked_at(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.looked_at.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn open(&self, caller: &Caller, place: Option<Permit>) -> Result<Account, Kind> {
+        let tokens = self
+            .credential
+            .as_ref()
+            .map(|credential| Arc::new(CallerTokens::new(credential.clone(), caller.clone())));
+        let list_changed: Arc<Notify> = Arc::default();
+        let announced = self.upstream.lists_per_caller().then(|| list_changed.clone());
+        let connector = self.connector.of_caller(caller, tokens.clone(), announced);
+        let connector = Arc::new(connector.map_err(Kind::Unavailable)?);
+        let (tasks, ended) = (self.tasks.clone(), self.shutdown.child_token());
+        let dedicated = DedicatedPool::new(
+            connector.clone(),
+            self.upstream.clone(),
+            tasks.clone(),
+            ended.clone(),
+        );
+        Ok(Account {
+            upstream: self.upstream.id.as_str().into(),
+            caller: caller.clone(),
+            held_secrets: HeldSecrets::new(&self.upstream, Some(connector.clone())),
+            connector,
+            tokens,
+            dedicated,
+            list_changed,
+            listening: Arc::default(),
+            ended,
+            revoked: CancellationToken::new(),
+            tasks,
+            connection: Arc::default(),
+            examiner: Examiner::default(),
+            used: Mutex::new(Instant::now()),
+            _place: place,
+        })
+    }
+}
+
+impl Drop for UpstreamAccounts {
+    /// Ends the accounts of callers at an upstream that was removed or has changed.
+    fn drop(&mut self) {
+        let ended: Vec<_> = {
+            let mut state = self.accounts.lock();
+            let keys: Vec<_> = state
+                .open
+                .iter()
+                .filter(|(key, _)| key.upstream == self.driver)
+                .map(|(key, _)| key.clone())
+                .collect();
+            keys.iter().filter_map(|key| state.remove(key)).collect()
+        };
+        drop(ended);
+    }
+}
+
+/// Ends an account once no call has used it for `idle`.
+async fn end_when_idle(
+    accounts: Arc<Accounts>,
+    key: AccountKey,
+    account: Weak<Account>,
+    idle: Duration,
+    ended: CancellationToken,
+) {
+    let mut next = Some(Instant::now() + idle);
+    while let Some(at) = next {
+        tokio::select! {
+            () = sleep_until(at) => next = accounts.remove_if_idle(&key, &account, idle),
+            () = ended.cancelled() => return,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::call::correlator::NotificationSinks;
+    use config::Config;
+
+    /// The accounts at one upstream of which each caller has a child process. None is started.
+    fn upstream(accounts: &Arc<Accounts>, id: &str) -> UpstreamAccounts {
+        let toml = format!(
+            "[upstreams.{id}]\ntransport = \"stdio\"\ncommand = [\"true\"]\nper_caller = true\n\
+             max_children = 4\nqueue_wait = \"10ms\"\nchild_idle = \"1m\"\n"
+        );
+        let config = Config::parse("g", &toml, Path::new("."), &[]);
+        let config = config.unwrap_or_else(|mistakes| panic!("{mistakes}"));
+        let (tasks, sinks) = (TaskTracker::new(), NotificationSinks::new(id));
+        let starting = Arc::new(tokio::sync::Semaphore::new(1));
+        let upstream = Arc::new(config.upstreams[0].clone());
+        let connector = Connector::new(upstream, sinks, tasks.clone(), starting, None).unwrap();
+        let own = UpstreamAccounts::new(
+            accounts.clone(),
+            DriverId::fresh(),
+            &Arc::new(connector),
+            Audit::default(),
+            tasks,
+            CancellationToken::new(),
+        );
+        own.unwrap().unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_caller_with_many_tokens_leaves_a_child_process_for_others() {
+        let accounts = Arc::new(Accounts::default());
+        let upstream = upstream(&accounts, "a");
+        upstream.set_share(Share::QUARTER);
+        let mut of_ada = Vec::new();
+        for scope in 0..8 {
+            let ada = Caller::new("ada").with_scopes(vec![scope.to_string()]);
+            of_ada.extend(upstream.of(&ada).await.ok());
+        }
+        assert_eq!(of_ada.len(), 3);
+        assert!(upstream.of(&Caller::new("bob")).await.is_ok());
+        // Of what is idle, it may take its own only.
+        let other = Caller::new("ada").with_scopes(vec!["other".to_owned()]);
+        assert_eq!(upstream.of(&other).await.err(), Some(Kind::Busy));
+        assert!(accounts.list().iter().any(|open| open.caller.id() == "bob"));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        /// The accounts themselves check after each step that those by caller are the open ones.
+        #[test]
+        fn whatever_opens_and_ends_accounts_they_stay_within_their_bounds(
+            steps in prop::collection::vec((0..8_u8, 0..2_usize, 0..4_u8, 1..4_usize), 1..60),
+        ) {
+            let mut runtime = tokio::runtime::Builder::new_current_thread();
+            let runtime = runtime.enable_all().start_paused(true).build().unwrap();
+            runtime.block_on(async {
+                let accounts = Arc::new(Accounts::default());
+                let mut upstreams = ["a", "b"].map(|id| upstream(&accounts, id));
+                let mut used = Vec::new();
+                for (step, at, caller, count) in steps {
+                    let id = caller.to_string();
+                    match step {
+                        0..=2 => used.extend(upstreams[at].of(&Caller::new(&id)).await.ok()),
+                        3 => drop(upstreams[at].of(&Caller::in_groups(&id, &["g".into()])).await),
+                        4 => used.truncate(count),
+                        5 => {
+                            let (per_caller, max) = (count, count + usize::from(caller));
+                            accounts.set_limits(AccountLimits { per_caller, max });
+                            prop_assert!(accounts.list().len() <= max);
+                        }
+                        6 => {
+                            accounts.revoke(Some(&id), None);
+                            prop_assert!(accounts.list().iter().all(|open| open.caller.id() != id));
+                        }
+                        _ if caller == 0 => {
+                            // The upstream has changed.
+                            upstreams[at] = upstream(&accounts, ["a", "b"][at]);
+                        }
+                        _ => tokio::time::advance(Duration::from_secs(50)).await,
+                    }
+                }
+                drop(upstreams);
+                prop_assert!(accounts.list().is_empty());
+                prop_assert!(accounts.lock().by_caller.is_empty());
+                Ok(())
+            })?;
+        }
+    }
+}

@@ -1,0 +1,329 @@
+//! Access tokens of one caller for one upstream. At most one token request is in flight. A token is
+//! dropped when it, or the subject token that it was exchanged for, expires.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderValue};
+use tokio::sync::Mutex as AsyncMutex;
+use tokio::time::Instant;
+use tracing::warn;
+
+use super::exchange::TokenExchange;
+use super::token::{AccessToken, LastTokens};
+use super::vault::VaultClient;
+use super::wider_requests::WiderRequests;
+use super::{REPLACE_PAUSE, RETRY_PAUSE};
+use crate::guard::concurrency::{ConcurrencyLimit, Permit};
+use audit::Audit;
+use audit::record::AuditEvent;
+use domain::caller::Caller;
+use domain::fair_share::{Holder, Share};
+use domain::fault::{TokenFault, UpstreamFaultKind as Kind};
+use domain::subject_token::SubjectToken;
+use oauth::client::Refusal;
+use oauth::resource::BearerChallenge;
+use oauth::scope;
+
+/// Where the tokens of all callers of one upstream come from.
+pub struct CallerTokenProvider {
+    upstream: String,
+    source: CallerTokenSource,
+    /// Requests at a time, with a share for each caller: a thousand callers at once are no flood
+    /// for the authorization server, and one with many tokens does not delay the others.
+    turns: Arc<ConcurrencyLimit>,
+    audit: Audit,
+}
+
+/// The part of the requests at a time that one caller may have while others wait.
+const SHARE: Share = Share::QUARTER;
+
+enum CallerTokenSource {
+    Exchange(Box<TokenExchange>),
+    Vault(Box<VaultClient>),
+}
+
+impl CallerTokenProvider {
+    /// `url` is the upstream's; `ca` holds certificates (PEM) that are trusted in addition to those
+    /// of the system.
+    ///
+    /// # Errors
+    /// When a configured header or certificate cannot be used.
+    pub(crate) fn new(
+        upstream: &str,
+        credential: &config::CallerCredential,
+        http: &config::Http,
+        audit: Audit,
+    ) -> Result<Self, String> {
+        base::seal::jws::install();
+        let (source, requests) = match credential {
+            config::CallerCredential::Exchange(exchange) => {
+                let source = TokenExchange::new(exchange, http)?;
+                (CallerTokenSource::Exchange(Box::new(source)), exchange.requests)
+            }
+            config::CallerCredential::Vault(vault) => {
+                (CallerTokenSource::Vault(Box::new(VaultClient::new(vault, http)?)), vault.requests)
+            }
+        };
+        // Requests that wait end with their calls, and are not counted.
+        let turns = ConcurrencyLimit::new(requests, 0, Duration::ZERO);
+        turns.set_share(SHARE);
+        Ok(Self { upstream: upstream.to_owned(), source, turns, audit })
+    }
+
+    async fn request(
+        &self,
+        caller: &Caller,
+        subject: Option<&SubjectToken>,
+        scope: Option<&str>,
+    ) -> Result<AccessToken, Refusal> {
+        let none = |why| Refusal::new(TokenFault::NoSubjectToken, why);
+        match &self.source {
+            CallerTokenSource::Exchange(exchange) => {
+                let subject = subject.ok_or_else(|| {
+                    none("only callers that are authenticated by a JSON Web Token bring one")
+                })?;
+                let _turn = self.turn(caller).await;
+                exchange.request(subject, scope.or(exchange.scope())).await
+            }
+            CallerTokenSource::Vault(_) if caller.is_anonymous() => Err(none(
+                "the caller is anonymous, and a vault holds the secrets of callers by their ids",
+            )),
+            CallerTokenSource::Vault(vault) => {
+                let _turn = self.turn(caller).await;
+                vault.request(caller.id()).await
+            }
+        }
+    }
+
+    /// Waits until the caller may send a request.
+    async fn turn(&self, caller: &Caller) -> Option<Permit> {
+        self.turns.turn(&Holder::Caller(caller.clone())).await
+    }
+
+    fn scope(&self) -> Option<&str> {
+        match &self.source {
+            CallerTokenSource::Exchange(exchange) => exchange.scope(),
+            CallerTokenSource::Vault(_) => None,
+        }
+    }
+
+    fn record(&self, caller: &Caller, event: AuditEvent) {
+        self.audit.note(event.text("upstream", &self.upstream).text("caller", caller.id()));
+    }
+}
+
+/// The access token of one caller.
+pub struct CallerTokens {
+    credential: Arc<CallerTokenProvider>,
+    caller: Caller,
+    tokens: LastTokens,
+    /// Held during a request: one serves all calls of the caller that wait. Holds the last failure.
+    failure: AsyncMutex<Option<(Instant, Kind)>>,
+    refusals: Mutex<Refusals>,
+}
+
+/// Refusals of the caller's tokens by the upstream.
+#[derive(Default)]
+struct Refusals {
+    /// When a token was refused last.
+    last: Option<Instant>,
+    /// No token is requested before this time: the upstream refuses them all.
+    barred_until: Option<Instant>,
+    /// The scopes to request, where the upstream needs more than the configured ones.
+    wider: Option<String>,
+    wider_requests: WiderRequests,
+    /// The scopes that were requested for the token in use.
+    requested: Option<String>,
+}
+
+impl CallerTokens {
+    pub fn new(credential: Arc<CallerTokenProvider>, caller: Caller) -> Self {
+        Self {
+            credential,
+            caller,
+            tokens: LastTokens::default(),
+            failure: AsyncMutex::default(),
+            refusals: Mutex::default(),
+        }
+    }
+
+    /// Makes sure that there is a token; obtains one with the subject token of the caller. Cancel
+    /// safe.
+    ///
+    /// # Errors
+    /// [`Kind::NoToken`] when there is none to be had, or a request has failed within the last
+    /// second; [`Kind::AuthFailed`] when the upstream has just refused two in a row.
+    pub(crate) async fn obtain(&self, subject: Option<&SubjectToken>) -> Result<(), Kind> {
+        let now = Instant::now();
+        if let Some(token) = self.valid(now) {
+            // One call renews it; the others use it meanwhile.
+            if now >= token.renew_at
+                && let Ok(mut failure) = self.failure.try_lock()
+            {
+                let _ = self.request(subject, &mut failure).await;
+            }
+            return Ok(());
+        }
+        if self.refusals().barred_until.is_some_and(|until| now < until) {
+            return Err(Kind::AuthFailed { status: 401 });
+        }
+        let mut failure = self.failure.lock().await;
+        if self.valid(Instant::now()).is_some() {
+            return Ok(());
+        }
+        self.request(subject, &mut failure).await
+    }
+
+    async fn request(
+        &self,
+        subject: Option<&SubjectToken>,
+        failure: &mut Option<(Instant, Kind)>,
+    ) -> Result<(), Kind> {
+        if let Some((at, kind)) = failure
+            && at.elapsed() < RETRY_PAUSE
+        {
+            return Err(kind.clone());
+        }
+        let wider = self.refusals().wider.clone();
+        let requested = self.credential.request(&self.caller, subject, wider.as_deref()).await;
+        match requested {
+            Ok(token) => {
+                *failure = None;
+                self.credential.record(&self.caller, AuditEvent::new("token_issued"));
+                let mut refusals = self.refusals();
+                refusals.requested = wider.or(self.credential.scope().map(str::to_owned));
+                self.tokens.replace(Some(Arc::new(token)));
+                Ok(())
+            }
+            Err(Refusal { fault, detail, .. }) => {
+                if fault == TokenFault::ScopeRefused {
+                    // The next token is one that can be had.
+                    self.refusals().wider = None;
+                }
+                let is_known = matches!(failure, Some((_, Kind::NoToken { fault: last, .. })) if *last == fault);
+                if !is_known {
+                    let event = AuditEvent::new("token_refused").text("reason", fault.reason());
+                    self.credential.record(&self.caller, event);
+                }
+                let kind = Kind::NoToken { fault, detail };
+                *failure = Some((Instant::now(), kind.clone()));
+                Err(kind)
+            }
+        }
+    }
+
+    /// Revokes the token at the authorization server. Returns whether it was revoked; a failure is
+    /// logged.
+    pub async fn revoke(&self) -> bool {
+        let CallerTokenProvider { source, upstream, .. } = &*self.credential;
+        let Some(token) = self.valid(Instant::now()) else { return false };
+        let CallerTokenSource::Exchange(exchange) = source else { return false };
+        let _turn = self.credential.turn(&self.caller).await;
+        let told = exchange.revoke(token.access_token()).await;
+        told.unwrap_or_else(|Refusal { detail, .. }| {
+            let caller = self.caller.id();
+            warn!(
+                upstream,
+                caller,
+                detail,
+                "the token of a caller cannot be revoked: it is valid until it expires"
+            );
+            false
+        })
+    }
+
+    /// Whether there is no token: it has expired, or was refused.
+    pub(crate) fn is_without_token(&self) -> bool {
+        self.valid(Instant::now()).is_none()
+    }
+
+    /// Returns the value of `Authorization` for a request.
+    ///
+    /// # Errors
+    /// [`Kind::NoToken`] when the token has expired: the next call of the caller gets another.
+    pub fn header(&self) -> Result<HeaderValue, Kind> {
+        let token = self.valid(Instant::now());
+        token.map(|token| token.header.clone()).ok_or_else(|| Kind::NoToken {
+            fault: TokenFault::Failed,
+            detail: "the caller's access token has expired".to_owned(),
+        })
+    }
+
+    /// Forgets the token in `sent`, which the upstream has refused with 401. Returns the fault of
+    /// the request: only a call has the subject token to obtain another one.
+    pub(super) fn refused(&self, sent: Option<&HeaderValue>) -> Kind {
+        let now = Instant::now();
+        if self.forget(sent) {
+            let mut refusals = self.refusals();
+            if refusals.last.is_some_and(|last| now.duration_since(last) < REPLACE_PAUSE) {
+                refusals.barred_until = Some(now + REPLACE_PAUSE);
+            }
+            refusals.last = Some(now);
+        }
+        Kind::AuthFailed { status: 401 }
+    }
+
+    /// Forgets the token in `sent`, which the upstream has refused with 403, if `response` says
+    /// that its scope does not suffice (RFC 6750, section 3.1), and notes what scope does.
+    ///
+    /// # Errors
+    /// [`Kind::AuthFailed`] when a token with more scopes may do, [`Kind::NoToken`] when they were
+    /// requested already.
+    pub(super) fn insufficient(
+        &self,
+        sent: Option<&HeaderValue>,
+        response: &HeaderMap,
+    ) -> Result<(), Kind> {
+        let Some(needed) = BearerChallenge::read(response).insufficient_scope() else {
+            return Ok(());
+        };
+        let mut refusals = self.refusals();
+        let known = refusals.wider.as_deref().or(self.credential.scope());
+        let is_requested = self.is_current(sent) && refusals.requested.as_deref() == known;
+        let wider = scope::wider(known, &needed)
+            .and_then(|wider| refusals.wider_requests.admit(Instant::now()).map(|()| wider));
+        match wider {
+            Ok(wider) => refusals.wider = Some(wider),
+            // Another call needs the same, and has not got its token yet.
+            Err(_) if !is_requested => {}
+            Err(Refusal { fault, detail, .. }) => return Err(Kind::NoToken { fault, detail }),
+        }
+        drop(refusals);
+        self.forget(sent);
+        Err(Kind::AuthFailed { status: 403 })
+    }
+
+    /// Forgets a token unless there is a newer one.
+    fn forget(&self, sent: Option<&HeaderValue>) -> bool {
+        let is_current = self.is_current(sent);
+        if is_current {
+            self.tokens.replace(None);
+        }
+        is_current
+    }
+
+    fn is_current(&self, sent: Option<&HeaderValue>) -> bool {
+        self.tokens.get().is_some_and(|token| Some(&token.header) == sent)
+    }
+
+    /// Returns the time until the token expires; nothing without one.
+    pub fn left(&self) -> Option<Duration> {
+        let now = Instant::now();
+        self.valid(now).map(|token| token.expires_at.duration_since(now))
+    }
+
+    /// Returns the values of `Authorization` of the last requests, with the token and the one
+    /// before, as far as there are any.
+    pub(crate) fn last_headers(&self) -> [Option<HeaderValue>; 2] {
+        self.tokens.headers()
+    }
+
+    fn valid(&self, now: Instant) -> Option<Arc<AccessToken>> {
+        self.tokens.get().filter(|token| now < token.expires_at)
+    }
+
+    fn refusals(&self) -> MutexGuard<'_, Refusals> {
+        self.refusals.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,22 @@
+//! Access tokens for upstreams: where they come from, and caches with one request at a time.
+
+pub mod authorization;
+pub(crate) mod caller_tokens;
+pub mod client_credentials;
+mod exchange;
+pub mod login;
+mod token;
+pub(crate) mod token_source;
+mod vault;
+mod wider_requests;
+mod workload;
+
+use std::time::Duration;
+
+/// Pause after a failed token request: the authorization server gets one request per second at
+/// most, however many calls wait for a token.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
+
+/// Pause after the replacement of a refused token: an upstream that refuses all tokens must not
+/// cause a token request per call.
+const REPLACE_PAUSE: Duration = Duration::from_secs(10);

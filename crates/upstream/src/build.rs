@@ -1,0 +1,223 @@
+//! Construction of upstreams: a handle, its driver, and the accounts of callers.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::{Notify, Semaphore, broadcast, mpsc, watch};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::{Instrument, warn};
+
+use super::Upstream;
+use super::accounts::{Accounts, UpstreamAccounts};
+use super::call::correlator::{NotificationSinks, UrlElicitationComplete};
+use super::connection::connect::{Connector, DriverSignals};
+use super::connection::dedicated::DedicatedPool;
+use super::driver::{ConnectionState, Driver, DriverId, DriverReport};
+use super::guard::circuit_breaker::CircuitBreaker;
+use super::guard::concurrency::ConcurrencyLimit;
+use super::held_secrets::HeldSecrets;
+use super::recent_calls::RecentCalls;
+use super::repairs::Repairs;
+use super::rest_signals::RestSignals;
+use super::stderr_tail::StderrTail;
+use audit::Audit;
+use base::platform::disk::{self, Watch};
+use cluster::SharedLogins;
+use domain::name::UpstreamId;
+use domain::rest::RestCapabilities;
+use domain::via::Via;
+use logins::store::Folder;
+use shutdown::Supervisor;
+use telemetry::Telemetry;
+
+/// Shared dependencies of all upstreams.
+#[derive(Clone)]
+pub struct UpstreamDeps {
+    pub audit: Audit,
+    pub telemetry: Telemetry,
+    pub supervisor: Supervisor,
+    /// The tasks of calls and connections, for which a shutdown waits.
+    pub tasks: TaskTracker,
+    /// Cancelled when the gateway shuts down.
+    pub shutdown: CancellationToken,
+    /// Permits to start a child process.
+    pub starting: Arc<Semaphore>,
+    /// The accounts of callers at upstreams.
+    pub accounts: Arc<Accounts>,
+    /// The operator's sign-ins, if there is a cluster.
+    pub logins: Option<Arc<SharedLogins>>,
+    /// The announcements of the upstreams that `[rest]` has named, by id: they outlive reloads.
+    pub rest: Arc<Mutex<HashMap<UpstreamId, Arc<RestSignals>>>>,
+    /// This gateway, as others know it since its start.
+    pub own: Via,
+}
+
+/// Most child processes in the handshake at once, until each has answered its first request: more
+/// would only delay all of them.
+const STARTING: usize = 16;
+
+impl UpstreamDeps {
+    /// Returns the dependencies outside of a cluster, with all permits to start a child process
+    /// free.
+    pub fn new(audit: Audit, telemetry: Telemetry, supervisor: Supervisor) -> Self {
+        let (tasks, shutdown) = (supervisor.tasks().clone(), supervisor.stop().clone());
+        let starting = Arc::new(Semaphore::new(STARTING));
+        let (accounts, rest, own) = (Arc::default(), Arc::default(), Via::NONE);
+        let logins = None;
+        Self {
+            audit,
+            telemetry,
+            supervisor,
+            tasks,
+            shutdown,
+            starting,
+            accounts,
+            logins,
+            rest,
+            own,
+        }
+    }
+}
+
+impl Upstream {
+    /// Starts a driver that reports under the id `driver`, and returns the handle of its upstream.
+    /// Completed URL elicitations go to `url_completions`.
+    pub fn start(
+        driver: DriverId,
+        config: config::UpstreamSettings,
+        reports: mpsc::Sender<DriverReport>,
+        url_completions: broadcast::Sender<UrlElicitationComplete>,
+        deps: &UpstreamDeps,
+    ) -> Self {
+        let deps = deps.clone();
+        let UpstreamDeps { audit, telemetry, supervisor, tasks, shutdown, .. } = deps;
+        let UpstreamDeps { starting, accounts, logins: shared, rest, own, .. } = deps;
+        let config = Arc::new(config);
+        let shutdown = shutdown.child_token();
+        let needed = shutdown.clone().drop_guard();
+        let (sender, connection_state) = watch::channel(ConnectionState::Connecting);
+        let mut signals = DriverSignals::default();
+        if config.is_rest {
+            signals.rest = rest_signals(&rest, &config.id);
+        }
+        let upstream = config.id.as_str().into();
+        let stderr_tail: Arc<StderrTail> = Arc::default();
+        let measured = telemetry.clone();
+        let kept = stderr_tail.clone();
+        let repairs = Repairs::new(config.id.as_str(), telemetry.clone());
+        let noted = audit.clone();
+        let sinks = NotificationSinks {
+            upstream,
+            list_changed: Some(signals.list_changed.clone()),
+            rest: config.is_rest.then(|| signals.rest.clone()),
+            url_completions,
+            audit,
+            telemetry: measured,
+            stderr_tail: kept,
+            repairs: repairs.clone(),
+        };
+        let logins = config
+            .login()
+            .and_then(|login| watch_logins(login, shared.as_deref(), &signals.logins_changed));
+        let connector = Connector::new(config.clone(), sinks, tasks.clone(), starting, shared);
+        let accounts = |connector: Arc<Connector>| {
+            let (audit, tasks, shutdown) = (noted.clone(), tasks.clone(), shutdown.clone());
+            let own = UpstreamAccounts::new(accounts, driver, &connector, audit, tasks, shutdown)?;
+            Ok((connector, own))
+        };
+        let (connector, accounts) = match connector.map(Arc::new).and_then(accounts) {
+            Ok((connector, accounts)) => (Ok(connector), accounts),
+            Err(mistake) => (Err(mistake), None),
+        };
+        let held_secrets = HeldSecrets::new(&config, connector.as_ref().ok().cloned());
+        let held_secrets = Arc::new(held_secrets);
+        let dedicated = connector.as_ref().ok().map(|connector| {
+            DedicatedPool::new(connector.clone(), config.clone(), tasks.clone(), shutdown.clone())
+        });
+        let restarts: Arc<AtomicU64> = Arc::default();
+        let walk_pause: Arc<AtomicU64> = Arc::default();
+        let settings = &config.settings;
+        let breaker = CircuitBreaker::new(settings.breaker, !config.lists_per_caller());
+        let concurrency =
+            ConcurrencyLimit::new(settings.in_flight, settings.queue, settings.queue_wait);
+        let driving = Driver {
+            audit: noted,
+            _logins: logins,
+            telemetry: telemetry.clone(),
+            breaker: breaker.clone(),
+            id: driver,
+            upstream: config.clone(),
+            own: own.clone(),
+            connector,
+            connection_state: sender,
+            signals: signals.clone(),
+            reports,
+            shutdown,
+            listening: AtomicBool::new(false),
+            restarts: restarts.clone(),
+            walk_pause: walk_pause.clone(),
+            held_secrets: held_secrets.clone(),
+        };
+        let span = tracing::info_span!("upstream", id = %config.id);
+        let end = driving.shutdown.clone();
+        supervisor.supervise_until(&end, "driver", driving.run().instrument(span));
+        Self {
+            config,
+            own,
+            driver,
+            connection_state,
+            signals,
+            concurrency,
+            breaker,
+            dedicated,
+            accounts,
+            of_callers: Mutex::default(),
+            rest_capabilities: Mutex::new(Arc::new(RestCapabilities::assumed())),
+            telemetry,
+            stderr_tail,
+            repairs,
+            restarts,
+            walk_pause,
+            recent_calls: Arc::new(RecentCalls::new(Instant::now())),
+            held_secrets,
+            was_called: AtomicBool::new(false),
+            _needed: needed,
+        }
+    }
+}
+
+/// Returns the announcements of an upstream, which go on where they were.
+fn rest_signals(
+    known: &Mutex<HashMap<UpstreamId, Arc<RestSignals>>>,
+    upstream: &UpstreamId,
+) -> Arc<RestSignals> {
+    let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
+    known.entry(upstream.clone()).or_default().clone()
+}
+
+/// Watches the sign-in of an upstream, in the store of the cluster if there is one, else in its
+/// folder.
+fn watch_logins(
+    login: &config::Login,
+    shared: Option<&SharedLogins>,
+    changed: &Arc<Notify>,
+) -> Option<Watch> {
+    if let Some(shared) = shared {
+        shared.watch(&login.upstream, changed);
+        return None;
+    }
+    let folder = Folder::new(&login.kept.as_deref()?.path);
+    let watch = folder
+        .create()
+        .map_err(|error| error.to_string())
+        .and_then(|path| disk::watch(path, changed.clone()).map_err(|error| error.to_string()));
+    watch
+        .inspect_err(|error| {
+            warn!(upstream = login.upstream, error,
+                "the sign-ins cannot be watched; a new one is taken over when the token expires, or at a restart");
+        })
+        .ok()
+}

@@ -1,0 +1,559 @@
+//! Connecting to one upstream, over each kind of transport.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use http::HeaderValue;
+use tokio::sync::{Notify, Semaphore};
+use tokio::time::timeout;
+use tokio_util::task::TaskTracker;
+use tracing::{error, warn};
+
+use super::Connection;
+use crate::auth::authorization::Authorization;
+use crate::auth::caller_tokens::CallerTokens;
+use crate::auth::token_source::TokenSource;
+use crate::call::correlator::{Correlator, NotificationSinks};
+use crate::rest_signals::RestSignals;
+use crate::stores::{StoreReader, StoreWalk};
+use crate::transport::UpstreamTransport;
+use crate::transport::http_sse::HttpSse;
+use crate::transport::stdio::UpstreamChild;
+use crate::transport::streamable_http::HttpEndpoint;
+use base::platform::blocking;
+use base::platform::disk::{self, Watch};
+use base::platform::heap::rare;
+use cluster::SharedLogins;
+use config::{Stdio, UpstreamSettings};
+use domain::caller::{Caller, PROBER};
+use domain::fault::{ChildReport, UpstreamFaultKind as Kind};
+use domain::revision::Revision;
+use domain::server_request::ClientCapabilities;
+use library::git::{GitSource, GitTree};
+use library::{LastSnapshot, LibraryLabels, LibrarySnapshot};
+
+/// Signals that wake a driver before its timers do.
+#[derive(Clone, Default)]
+pub(crate) struct DriverSignals {
+    /// The list may have changed.
+    pub list_changed: Arc<Notify>,
+    /// A call got [`Kind::SessionLost`].
+    pub session_lost: Arc<Notify>,
+    /// The stored sign-in may have changed.
+    pub logins_changed: Arc<Notify>,
+    /// Its announcements beside prompts, where `[rest]` names it.
+    pub rest: Arc<RestSignals>,
+}
+
+/// Opens the connections to one upstream, and keeps their shared state.
+pub struct Connector {
+    upstream: Arc<UpstreamSettings>,
+    sinks: NotificationSinks,
+    tasks: TaskTracker,
+    start_permits: Arc<Semaphore>,
+    target: ConnectTarget,
+    /// Of a library: a label that cannot be followed stays where it was.
+    labels: Arc<LibraryLabels>,
+}
+
+/// The target of a connector: the configuration of the transport, with the state that one
+/// connection hands on to the next.
+enum ConnectTarget {
+    /// Streamable HTTP, or else HTTP+SSE (2025-11-25, transports, backwards compatibility).
+    Http {
+        endpoint: Arc<HttpEndpoint>,
+        /// The configured revision; absent where the handshake finds it.
+        revision: Option<Revision>,
+    },
+    /// HTTP+SSE (2024-11-05) only.
+    Sse(Arc<HttpEndpoint>),
+    Stdio(Stdio),
+    Library {
+        folder: PathBuf,
+        /// Absent where the system cannot watch the folder.
+        _watch: Option<Watch>,
+    },
+    Git {
+        source: Box<GitSource>,
+        last: LastSnapshot<GitTree>,
+    },
+    Store {
+        reader: Arc<StoreReader>,
+        last: LastSnapshot<StoreWalk>,
+    },
+}
+
+impl ConnectTarget {
+    fn new(
+        upstream: &UpstreamSettings,
+        sinks: &NotificationSinks,
+        tasks: &TaskTracker,
+        logins: Option<Arc<SharedLogins>>,
+    ) -> Result<Self, String> {
+        let endpoint = |http| {
+            let tokens = TokenSource::new(http, tasks.clone(), logins)?;
+            let tokens = tokens.map(|tokens| Authorization::Service(Box::new(tokens)));
+            HttpEndpoint::new(http, tokens, &upstream.settings, tasks.clone()).map(Arc::new)
+        };
+        Ok(match &upstream.transport {
+            config::Transport::Http(http) => {
+                Self::Http { endpoint: endpoint(http)?, revision: http.revision }
+            }
+            config::Transport::Sse(http) => Self::Sse(endpoint(http)?),
+            config::Transport::Stdio(stdio) if stdio.per_caller.is_some() => {
+                Self::Stdio(stdio.of_caller(PROBER))
+            }
+            config::Transport::Stdio(stdio) => Self::Stdio(stdio.clone()),
+            config::Transport::Library(library) => {
+                let folder = &library.folder;
+                let watch = disk::watch(folder, sinks.list_changed.clone().unwrap_or_default());
+                if let Err(error) = &watch {
+                    warn!(upstream = %upstream.id, %error,
+                        "the library cannot be watched; edits are found by polling only");
+                }
+                Self::Library { folder: folder.clone(), _watch: watch.ok() }
+            }
+            config::Transport::Git(git) => {
+                let (id, audit) = (sinks.upstream.clone(), sinks.audit.clone());
+                let source = Box::new(GitSource::new(id, git, &upstream.settings, audit));
+                Self::Git { source, last: LastSnapshot::default() }
+            }
+            config::Transport::Store(store) => {
+                let (store, settings) = (store.clone(), upstream.settings.clone());
+                let endpoint = endpoint(&store.http)?;
+                let reader = Arc::new(StoreReader::new(store, endpoint, settings));
+                Self::Store { reader, last: LastSnapshot::default() }
+            }
+        })
+    }
+}
+
+impl Connector {
+    /// `start_permits` bounds the child processes that start at the same time, over all upstreams;
+    /// `logins` holds the operator's sign-ins, if there is a cluster.
+    ///
+    /// # Errors
+    /// When the upstream cannot be reached as it is configured: a header, certificate or OAuth key
+    /// cannot be used.
+    pub fn new(
+        upstream: Arc<UpstreamSettings>,
+        sinks: NotificationSinks,
+        tasks: TaskTracker,
+        start_permits: Arc<Semaphore>,
+        logins: Option<Arc<SharedLogins>>,
+    ) -> Result<Self, String> {
+        let target = ConnectTarget::new(&upstream, &sinks, &tasks, logins)?;
+        let labels = Arc::new(LibraryLabels::of(&upstream.transport));
+        Ok(Self { upstream, sinks, tasks, start_permits, target, labels })
+    }
+
+    /// Returns the connector of one caller to the same upstream: with the `tokens` of the caller
+    /// over HTTP, with a child process in whose environment the caller is named otherwise.
+    /// `list_changed` is notified of changes of the caller's own list; without one, changes are
+    /// found by the gateway's own walk.
+    ///
+    /// # Errors
+    /// As [`Connector::new`].
+    pub fn of_caller(
+        &self,
+        caller: &Caller,
+        tokens: Option<Arc<CallerTokens>>,
+        list_changed: Option<Arc<Notify>>,
+    ) -> Result<Self, String> {
+        let (settings, tasks) = (&self.upstream.settings, &self.tasks);
+        let endpoint = |http| {
+            let authorization = tokens.clone().map(Authorization::Caller);
+            HttpEndpoint::new(http, authorization, settings, tasks.clone()).map(Arc::new)
+        };
+        let target = match &self.upstream.transport {
+            config::Transport::Http(http) => {
+                ConnectTarget::Http { endpoint: endpoint(http)?, revision: http.revision }
+            }
+            config::Transport::Sse(http) => ConnectTarget::Sse(endpoint(http)?),
+            config::Transport::Stdio(stdio) => ConnectTarget::Stdio(stdio.of_caller(caller.id())),
+            config::Transport::Library(library) => {
+                ConnectTarget::Library { folder: library.folder.clone(), _watch: None }
+            }
+            config::Transport::Git(_) | config::Transport::Store(_) => {
+                return Err("its prompts are the same for all callers".to_owned());
+            }
+        };
+        Ok(Self {
+            upstream: self.upstream.clone(),
+            sinks: NotificationSinks { list_changed, ..self.sinks.clone() },
+            tasks: self.tasks.clone(),
+            start_permits: self.start_permits.clone(),
+            target,
+            labels: self.labels.clone(),
+        })
+    }
+
+    pub fn upstream(&self) -> &Arc<UpstreamSettings> {
+        &self.upstream
+    }
+
+    /// Returns the value of `Authorization` that has an access token, of the last requests.
+    pub(crate) fn last_tokens(&self) -> [Option<HeaderValue>; 2] {
+        self.authorization().map(Authorization::last_headers).unwrap_or_default()
+    }
+
+    /// Returns the source of the access tokens that all callers share, where the upstream is called
+    /// with some.
+    pub fn tokens(&self) -> Option<&TokenSource> {
+        self.authorization()?.service()
+    }
+
+    fn authorization(&self) -> Option<&Authorization> {
+        match &self.target {
+            ConnectTarget::Http { endpoint, .. } | ConnectTarget::Sse(endpoint) => {
+                endpoint.authorization()
+            }
+            ConnectTarget::Store { reader, .. } => reader.endpoint().authorization(),
+            ConnectTarget::Stdio(_) | ConnectTarget::Library { .. } | ConnectTarget::Git { .. } => {
+                None
+            }
+        }
+    }
+
+    /// Opens the connection that calls share, within `walk_timeout`, or `startup` for each start of
+    /// a child process.
+    ///
+    /// # Errors
+    /// When the upstream cannot be reached, refuses the handshake, or takes longer.
+    pub async fn connect(&self) -> Result<Connection, Kind> {
+        // The wait for a permit does not count against the timeout.
+        let _permit = match &self.target {
+            ConnectTarget::Stdio(_) => self.start_permits.acquire().await.ok(),
+            _ => None,
+        };
+        let connecting = rare(async {
+            match &self.target {
+                ConnectTarget::Http { endpoint, revision } => {
+                    self.connect_http(endpoint, *revision).await
+                }
+                ConnectTarget::Sse(endpoint) => {
+                    let sinks = self.sinks.clone();
+                    self.connect_sse(endpoint, sinks, ClientCapabilities::NONE).await
+                }
+                ConnectTarget::Stdio(stdio) => self.detect_child(stdio).await,
+                ConnectTarget::Library { folder, .. } => self.load_library(folder.clone()).await,
+                ConnectTarget::Git { source, last } => self.load_newest(source, last).await,
+                ConnectTarget::Store { reader, last } => self.read_store(reader, last).await,
+            }
+        });
+        self.within_limit(connecting).await
+    }
+
+    /// Opens another connection with the transport and revision of `like`, within the time of
+    /// [`Connector::connect`], on which `capabilities` are declared. For a library that is its
+    /// snapshot, which declares nothing.
+    ///
+    /// # Errors
+    /// See [`Connector::connect`].
+    pub async fn connect_dedicated(
+        &self,
+        like: &Connection,
+        capabilities: ClientCapabilities,
+    ) -> Result<Connection, Kind> {
+        let settings = &self.upstream.settings;
+        let revision = like.describe().0;
+        let connecting = Box::pin(async {
+            match &self.target {
+                ConnectTarget::Http { endpoint, .. } | ConnectTarget::Sse(endpoint) => {
+                    if matches!(like.transport(), Some(UpstreamTransport::Sse(_))) {
+                        let sinks = self.sinks.without_list_changed();
+                        return self.connect_sse(endpoint, sinks, capabilities).await;
+                    }
+                    let probe = settings.walk_timeout;
+                    Connection::open(self.http(endpoint), revision, probe, capabilities).await
+                }
+                ConnectTarget::Stdio(stdio) => {
+                    let sinks = self.sinks.without_list_changed();
+                    self.connect_child(stdio, sinks, revision, capabilities).await
+                }
+                ConnectTarget::Library { folder, .. } => self.load_library(folder.clone()).await,
+                ConnectTarget::Git { source, last } => match source.served().await {
+                    Some(tree) => self.load_commit(tree, last).await,
+                    None => Err(Kind::Unavailable("no commit was fetched yet".to_owned())),
+                },
+                ConnectTarget::Store { reader, last } => self.read_store(reader, last).await,
+            }
+        });
+        self.within_limit(connecting).await
+    }
+
+    /// Bounds the opening of a connection. The start of a child process has a limit of its own.
+    async fn within_limit(
+        &self,
+        connecting: impl Future<Output = Result<Connection, Kind>> + Unpin,
+    ) -> Result<Connection, Kind> {
+        if matches!(self.target, ConnectTarget::Stdio(_)) {
+            return connecting.await;
+        }
+        let limit = self.upstream.settings.walk_timeout;
+        timeout(limit, connecting).await.unwrap_or(Err(Kind::Timeout))
+    }
+
+    /// Finds out which transport an endpoint speaks. One that refuses `initialize`, by a status or
+    /// by a JSON-RPC error in the body of one, may be the event stream of HTTP+SSE (2025-11-25,
+    /// transports, backwards compatibility).
+    async fn connect_http(
+        &self,
+        endpoint: &Arc<HttpEndpoint>,
+        revision: Option<Revision>,
+    ) -> Result<Connection, Kind> {
+        let probe = self.upstream.settings.walk_timeout;
+        let transport = self.http(endpoint);
+        let opened = Connection::open(transport, revision, probe, ClientCapabilities::NONE).await;
+        match opened {
+            Err(refusal @ (Kind::Status { status: 400 | 404 | 405, .. } | Kind::Error { .. }))
+                if revision.is_none() =>
+            {
+                // A server that means the refusal may open a stream all the same, on which nothing
+                // comes.
+                let opening =
+                    HttpSse::open(endpoint.for_session(), self.sinks.clone(), &self.tasks);
+                match timeout(self.upstream.settings.connect, opening).await {
+                    Ok(Ok(stream)) => self.open_sse(stream, ClientCapabilities::NONE).await,
+                    Ok(Err(_)) | Err(_) => Err(refusal),
+                }
+            }
+            opened => opened,
+        }
+    }
+
+    async fn connect_sse(
+        &self,
+        endpoint: &Arc<HttpEndpoint>,
+        sinks: NotificationSinks,
+        capabilities: ClientCapabilities,
+    ) -> Result<Connection, Kind> {
+        let stream = HttpSse::open(endpoint.for_session(), sinks, &self.tasks).await?;
+        self.open_sse(stream, capabilities).await
+    }
+
+    async fn open_sse(
+        &self,
+        stream: HttpSse,
+        capabilities: ClientCapabilities,
+    ) -> Result<Connection, Kind> {
+        let revision = Some(Revision::NEWEST_LEGACY);
+        let probe = self.upstream.settings.walk_timeout;
+        Connection::open(UpstreamTransport::Sse(stream), revision, probe, capabilities).await
+    }
+
+    /// Starts a child process and finds its era. One that exits on `server/discover` is started
+    /// again for a legacy handshake.
+    async fn detect_child(&self, stdio: &Stdio) -> Result<Connection, Kind> {
+        let open = |revision| {
+            self.connect_child(stdio, self.sinks.clone(), revision, ClientCapabilities::NONE)
+        };
+        match open(stdio.revision).await {
+            Err(Kind::ChildExited(_)) if stdio.revision.is_none() => {
+                open(Some(Revision::NEWEST_LEGACY)).await
+            }
+            opened => opened,
+        }
+    }
+
+    /// Starts a child process, and opens a connection to it within `startup`.
+    async fn connect_child(
+        &self,
+        stdio: &Stdio,
+        sinks: NotificationSinks,
+        revision: Option<Revision>,
+        capabilities: ClientCapabilities,
+    ) -> Result<Connection, Kind> {
+        let settings = &self.upstream.settings;
+        let child = UpstreamChild::spawn(stdio, settings, sinks, &self.tasks)?;
+        let stderr_tail = child.stderr_tail().clone();
+        let transport = UpstreamTransport::Stdio(child);
+        let opening = Connection::open(transport, revision, settings.probe, capabilities);
+        timeout(settings.startup, opening).await.unwrap_or_else(|_| {
+            let report = Arc::new(ChildReport { exit: None, stderr: stderr_tail.lines() });
+            Err(Kind::ChildSilent { startup: settings.startup, report })
+        })
+    }
+
+    async fn load_library(&self, folder: PathBuf) -> Result<Connection, Kind> {
+        self.load(folder).await.map(Arc::new).map(Connection::Library)
+    }
+
+    async fn load(&self, folder: PathBuf) -> Result<LibrarySnapshot, Kind> {
+        let upstream = self.upstream.clone();
+        let labels = self.labels.clone();
+        let load = move || {
+            LibrarySnapshot::load(&folder, upstream.id.as_str(), &upstream.settings, &labels)
+        };
+        run_loader(&self.upstream, load).await
+    }
+
+    /// Loads the newest commit. At the start it is the one that was served before, so that no
+    /// call waits for a remote that may be down; a driver then asks for the newest at once.
+    async fn load_newest(
+        &self,
+        source: &GitSource,
+        last: &LastSnapshot<GitTree>,
+    ) -> Result<Connection, Kind> {
+        if let Some(driver) = &self.sinks.list_changed
+            && let Some(tree) = source.served_before().await
+        {
+            driver.notify_one();
+            return self.load_commit(tree, last).await;
+        }
+        self.load_commit(source.refresh().await?, last).await
+    }
+
+    async fn load_commit(
+        &self,
+        tree: GitTree,
+        last: &LastSnapshot<GitTree>,
+    ) -> Result<Connection, Kind> {
+        if let Some(same) = last.of(&tree) {
+            return Ok(Connection::Library(same));
+        }
+        let snapshot = self.load(tree.folder.clone()).await?.of_commit(&tree);
+        Ok(Connection::Library(last.keep(tree, snapshot)))
+    }
+
+    async fn read_store(
+        &self,
+        reader: &Arc<StoreReader>,
+        last: &LastSnapshot<StoreWalk>,
+    ) -> Result<Connection, Kind> {
+        let walk = reader.walk().await?;
+        if let Some(same) = last.of(&walk) {
+            return Ok(Connection::Library(same));
+        }
+        let (reader, read) = (reader.clone(), walk.clone());
+        let load = move || Ok(reader.snapshot(read));
+        let snapshot = run_loader(&self.upstream, load).await?;
+        Ok(Connection::Library(last.keep(walk, snapshot)))
+    }
+
+    fn http(&self, endpoint: &Arc<HttpEndpoint>) -> UpstreamTransport {
+        // A change may be announced on the stream of the call that made it, and only there.
+        let correlator = Correlator::new(self.sinks.clone());
+        UpstreamTransport::Http { endpoint: endpoint.for_session(), correlator }
+    }
+}
+
+/// Runs the loader of a library or a prompt store on a thread that may block.
+async fn run_loader(
+    upstream: &UpstreamSettings,
+    load: impl FnOnce() -> Result<LibrarySnapshot, Kind> + Send + 'static,
+) -> Result<LibrarySnapshot, Kind> {
+    blocking(load).await.unwrap_or_else(|failure| {
+        // A panic, or the end of the runtime.
+        error!(upstream = %upstream.id, error = %failure,
+            "the library loader failed; report it with the log lines before this one");
+        Err(Kind::Internal("the library loader failed".to_owned()))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+    use config::Config;
+
+    #[tokio::test]
+    async fn a_panic_of_the_library_loader_is_an_internal_fault() {
+        let toml = "[upstreams.lib]\ntransport = \"library\"\npath = \".\"\n";
+        let config = Config::parse("test", toml, Path::new("."), &[]).unwrap();
+        let loaded = run_loader(&config.upstreams[0], || panic!("a bug")).await;
+        let Err(kind @ Kind::Internal(_)) = loaded else { panic!("no internal fault") };
+        assert_eq!(kind.reason(), "internal");
+    }
+
+    fn connector(toml: &str) -> Connector {
+        let config = Config::parse("test", toml, Path::new("."), &[]).unwrap();
+        let upstream = Arc::new(config.upstreams[0].clone());
+        let (sinks, tasks) = (NotificationSinks::new("a"), TaskTracker::new());
+        Connector::new(upstream, sinks, tasks, Arc::new(Semaphore::new(1)), None).unwrap()
+    }
+
+    async fn snapshot(connector: &Connector) -> Arc<LibrarySnapshot> {
+        match connector.connect().await {
+            Ok(Connection::Library(snapshot)) => snapshot,
+            Ok(Connection::Remote(_)) => panic!("no snapshot"),
+            Err(kind) => panic!("{kind:?}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_commit_is_read_once_and_its_files_are_named_as_in_the_repository() {
+        let folder = tempfile::tempdir().unwrap();
+        let work = folder.path().join("work");
+        std::fs::create_dir_all(work.join("prompts")).unwrap();
+        let git = |line: &str| {
+            let mut git = std::process::Command::new("git");
+            let identity = ["-c", "user.name=Ada", "-c", "user.email=ada@example.com"];
+            let git = git.current_dir(&work).args(identity).args(line.split(' '));
+            assert!(git.env("GIT_CONFIG_GLOBAL", "/dev/null").status().unwrap().success());
+        };
+        let commit = |name: &str, text: &str| {
+            std::fs::write(work.join("prompts").join(name), text).unwrap();
+            git("add .");
+            git("commit -q -m x");
+        };
+        git("init -q -b main");
+        commit("a.md", "---\nname: a\n---\nA");
+        let toml = format!(
+            "[upstreams.a]\ntransport = \"git\"\nurl = \"file://{}\"\npath = \"prompts\"\n\
+             state = \"{}\"\n",
+            work.display(),
+            folder.path().join("state").display()
+        );
+        let connector = connector(&toml);
+        let first = snapshot(&connector).await;
+        assert!(Arc::ptr_eq(&first, &snapshot(&connector).await), "the same commit");
+        commit("twin.md", "---\nname: a\n---\nTwo");
+        let second = snapshot(&connector).await;
+        assert_ne!(first.commit, second.commit);
+        assert!(Arc::ptr_eq(&second, &snapshot(&connector).await), "the same commit");
+        let reasons: Vec<_> = second.listed.malformed.iter().map(|file| &*file.reason).collect();
+        let twin = "prompts/twin.md: prompt \"a\" is in prompts/a.md, too; none of them is served";
+        assert!(reasons.contains(&twin), "{reasons:?}");
+        let remark = "prompts/a.md: has no description: lists show its name only";
+        assert_eq!(first.listed.remarks, [remark]);
+    }
+
+    #[tokio::test]
+    async fn a_walk_of_a_store_that_finds_nothing_new_makes_nothing_anew() {
+        let versions = Arc::new(std::sync::Mutex::new(["1", "1"]));
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let served = versions.clone();
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let [newest, production] = *served.lock().unwrap();
+                let body = format!(
+                    r#"{{"registered_models":[{{"name":"p","creation_timestamp":1,
+                    "aliases":[{{"alias":"production","version":"{production}"}}],
+                    "latest_versions":[{{"version":"{newest}","tags":[
+                    {{"key":"mlflow.prompt.text","value":"Hi {newest}"}}]}}]}}]}}"#
+                );
+                let head = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\
+                            Connection: close\r\n";
+                let length = body.len();
+                let answer = format!("{head}Content-Length: {length}\r\n\r\n{body}");
+                let _ = stream.read(&mut [0; 4096]).await;
+                let _ = stream.write_all(answer.as_bytes()).await;
+            }
+        });
+        let connector =
+            connector(&format!("[upstreams.a]\ntransport = \"mlflow\"\nurl = \"{url}\"\n"));
+        let first = snapshot(&connector).await;
+        assert_eq!(first.listed.prompts.len(), 1);
+        assert!(Arc::ptr_eq(&first, &snapshot(&connector).await));
+        // The list differs: the alias has moved.
+        *versions.lock().unwrap() = ["2", "2"];
+        let second = snapshot(&connector).await;
+        assert!(!Arc::ptr_eq(&first, &second));
+        assert!(Arc::ptr_eq(&second, &snapshot(&connector).await));
+    }
+}

@@ -1,0 +1,48 @@
+//! The tools of an upstream, as far as the gateway must know them: beside their names prompts are
+//! offered as tools, and headers repeat some of their arguments.
+
+use std::collections::HashSet;
+
+use tokio::time::timeout;
+
+use super::RemoteConnection;
+use super::handshake::RpcRequest;
+use crate::rest_signals::{KnownTools, headers_of, tools_of};
+use config::Settings;
+use domain::fault::UpstreamFaultKind as Kind;
+use domain::json::Json;
+use domain::json::object::write_members;
+use domain::method::ForeignMethod;
+
+/// Reads the tools on all pages of `tools/list`, within the limits of a walk.
+///
+/// # Errors
+/// When a page cannot be read within `page_timeout`.
+pub(super) async fn known_tools(
+    connection: &RemoteConnection,
+    settings: &Settings,
+) -> Result<KnownTools, Kind> {
+    let (mut tools, mut cursors) = (KnownTools::new(), HashSet::new());
+    let mut params = String::new();
+    for _ in 0..settings.max_pages {
+        let method = ForeignMethod::ListTools.as_str();
+        let rpc = RpcRequest { method, params: &params, ..RpcRequest::default() };
+        let page = timeout(settings.page_timeout, connection.request(rpc, None)).await;
+        let page = page.map_err(|_| Kind::Timeout)??;
+        tools.extend(
+            tools_of(page.json()).map(|(name, tool)| (name.into_owned(), headers_of(tool))),
+        );
+        let next = page.json().get("nextCursor").and_then(Json::as_str);
+        let Some(next) = next.filter(|next| cursors.insert(next.clone().into_owned())) else {
+            break;
+        };
+        if tools.len() >= settings.max_prompts {
+            break;
+        }
+        params.clear();
+        write_members(&mut params, |params| {
+            params.text("cursor", &next);
+        });
+    }
+    Ok(tools)
+}

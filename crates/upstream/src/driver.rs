@@ -1,0 +1,510 @@
+//! Driver of one upstream: a task that connects, fetches the list, and waits for a reason to fetch
+//! it again.
+//!
+//! Only the driver opens the shared connection. Calls use it, and signal when they find its session
+//! lost.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, error, info, warn};
+
+use super::connection::Connection;
+use super::connection::connect::{Connector, DriverSignals};
+use super::connection::handshake::ListenEvent;
+use super::guard::circuit_breaker::{CircuitBreaker, log_transition};
+use super::held_secrets::HeldSecrets;
+use super::walk_pace::WalkPace;
+use audit::Audit;
+use audit::record::AuditEvent;
+use base::platform::disk::Watch;
+use base::platform::heap::rare;
+use config::{Transport, UpstreamSettings};
+use domain::backoff::Backoff;
+use domain::fault::UpstreamFaultKind as Kind;
+use domain::revision::Revision;
+use domain::via::Via;
+use library::prompt_list::PromptList;
+use shutdown::caught;
+use telemetry::Telemetry;
+
+/// Outcome of one attempt to fetch the list, for the catalog.
+#[derive(Debug)]
+pub struct DriverReport {
+    pub driver: DriverId,
+    pub outcome: Result<FetchedList, Kind>,
+}
+
+/// Identity of a driver, unique in the process: an upstream whose configuration has changed has
+/// another driver.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct DriverId(u64);
+
+impl DriverId {
+    /// Returns an id that no other driver has.
+    pub fn fresh() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Self(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+/// A list and the time for which it is fresh.
+#[derive(Clone, Debug)]
+pub struct FetchedList {
+    pub listed: PromptList,
+    /// Absent where the gateway notices each change at once.
+    pub fresh_for: Option<Duration>,
+}
+
+/// State of the shared connection of an upstream.
+#[derive(Clone)]
+pub enum ConnectionState {
+    /// The first attempt to connect has not ended.
+    Connecting,
+    /// Calls use this connection.
+    Up(Arc<Connection>),
+    /// The last attempt to connect has failed.
+    Down(Kind),
+    /// Each caller has connections of its own, and a private list; there is no shared connection.
+    PerCaller,
+}
+
+/// The driver of one upstream.
+pub(super) struct Driver {
+    pub telemetry: Telemetry,
+    pub breaker: Arc<CircuitBreaker>,
+    pub id: DriverId,
+    pub upstream: Arc<UpstreamSettings>,
+    /// This gateway.
+    pub own: Via,
+    /// The error, where the upstream cannot be reached as it is configured.
+    pub connector: Result<Arc<Connector>, String>,
+    pub connection_state: watch::Sender<ConnectionState>,
+    pub signals: DriverSignals,
+    pub reports: mpsc::Sender<DriverReport>,
+    /// Cancelled when the last handle of the upstream is dropped, or at the gateway's shutdown.
+    pub shutdown: CancellationToken,
+    /// Whether a notification stream is open, so that polling is not needed.
+    pub listening: AtomicBool,
+    /// Removed from the texts of reported failures.
+    pub held_secrets: Arc<HeldSecrets>,
+    pub audit: Audit,
+    /// How often it has failed and was started again.
+    pub restarts: Arc<AtomicU64>,
+    /// The seconds that walks wait because the list changes again and again.
+    pub walk_pause: Arc<AtomicU64>,
+    /// Signals `logins_changed`; absent where no operator signs in for the upstream, or the sign-in
+    /// is in the store of the cluster.
+    pub _logins: Option<Watch>,
+}
+
+/// A connection or stream that lasts longer counts as stable: its backoff starts over.
+const STABLE_AFTER: Duration = Duration::from_secs(10);
+
+/// Shortest time between two walks that `list_changed` causes, so that a flood of notifications
+/// costs the upstream and the gateway one walk a second.
+pub(super) const MIN_WALK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Time for the DELETE that ends a session; it delays a reconnect and the shutdown.
+const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// Longest `Retry-After` that is obeyed: an upstream must not be able to switch itself off.
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(300);
+
+/// Longest pause after an attempt because it took long.
+const MAX_REST: Duration = Duration::from_mins(10);
+
+/// State of the attempts to fetch the list.
+#[derive(Default)]
+pub(super) struct FetchAttempts {
+    pub backoff: Backoff,
+    /// Attempts that failed in a row.
+    pub failed: u32,
+    /// Reason of the last attempt, if it failed.
+    pub failure: Option<&'static str>,
+    /// The note that was logged about a list without prompts.
+    pub note: Option<&'static str>,
+    pub pace: WalkPace,
+    /// The remarks on the files of a library that were logged.
+    pub remarks: Vec<String>,
+}
+
+/// Why an upstream cannot be called while its driver is started again.
+pub(super) fn driver_has_failed() -> Kind {
+    Kind::Unavailable(
+        "the gateway has failed to drive it and connects again; try again in a moment".to_owned(),
+    )
+}
+
+impl Driver {
+    /// Runs until `shutdown`, and ends the session. A panic is contained: the upstream is driven
+    /// anew, since one upstream must not end the gateway for the others.
+    pub(crate) async fn run(self) {
+        let shutdown = self.shutdown.clone();
+        shutdown.run_until_cancelled(rare(self.drive_again_and_again())).await;
+        self.disconnect(Kind::Unavailable("the gateway is shutting down".to_owned())).await;
+    }
+
+    async fn drive_again_and_again(&self) {
+        let mut restarts = Backoff::default();
+        loop {
+            let started = Instant::now();
+            let Err(panic) = caught(self.drive()).await else {
+                // An upstream to which there is nothing to drive stays as it is.
+                return std::future::pending().await;
+            };
+            if started.elapsed() > STABLE_AFTER {
+                restarts.reset();
+            }
+            let pause = restarts.next(fastrand::f64());
+            self.note_restart(&panic, pause).await;
+            sleep(pause).await;
+        }
+    }
+
+    /// Makes the upstream unavailable until it is driven anew.
+    async fn note_restart(&self, panic: &str, pause: Duration) {
+        let upstream = &self.upstream.id;
+        error!(%upstream, panic, retry_in = ?pause, "the driver of the upstream has failed; it is started again");
+        self.restarts.fetch_add(1, Ordering::Relaxed);
+        self.telemetry.metrics().driver_restarted(upstream.as_str());
+        self.audit.note(AuditEvent::new("driver_failed").text("upstream", upstream.as_str()));
+        self.listening.store(false, Ordering::Relaxed);
+        let kind = driver_has_failed();
+        self.disconnect(kind.clone()).await;
+        self.report(Err(kind)).await;
+    }
+
+    /// Closes the shared connection; calls fail with `kind` from now on.
+    async fn disconnect(&self, kind: Kind) {
+        let down = ConnectionState::Down(kind);
+        if let ConnectionState::Up(connection) = self.connection_state.send_replace(down) {
+            let _ = timeout(CLOSE_TIMEOUT, connection.close()).await;
+        }
+    }
+
+    async fn drive(&self) {
+        let mut attempts = FetchAttempts::default();
+        let mut reconnects = Backoff::default();
+        let connector = match &self.connector {
+            Ok(connector) => connector,
+            Err(error) => return self.give_up(Kind::Unavailable(error.clone())).await,
+        };
+        if self.upstream.lists_per_caller() {
+            self.connection_state.send_replace(ConnectionState::PerCaller);
+            // Callers share nothing of it.
+            let nothing = FetchedList { listed: PromptList::default(), fresh_for: None };
+            return self.report(Ok(nothing)).await;
+        }
+        loop {
+            let started = Instant::now();
+            match connector.connect().await {
+                Ok(connection) => {
+                    let connected = Instant::now();
+                    let is_snapshot = connection.is_snapshot();
+                    self.replace(Arc::new(connection)).await;
+                    tokio::select! {
+                        () = Box::pin(self.keep_list(&mut attempts)) => {}
+                        () = self.keep_listening() => {}
+                        () = self.keep_checking() => {}
+                        () = self.login_changed() => {
+                            // The negotiation with the token before ends with that token.
+                            reconnects.reset();
+                            continue;
+                        }
+                    }
+                    self.count_session(connected.elapsed());
+                    // A connection that is lost again and again is opened again with backoff,
+                    // unless a call may have ended it: others do not wait for what one caller
+                    // provokes, against whom the breaker holds it.
+                    let is_by_call = attempts.failure.is_none()
+                        && self.connection().is_some_and(|c| c.was_in_use());
+                    if connected.elapsed() > STABLE_AFTER || is_by_call {
+                        reconnects.reset();
+                    }
+                    if !is_snapshot {
+                        sleep(reconnects.next(fastrand::f64())).await;
+                    }
+                }
+                Err(kind) => {
+                    // A library or store that cannot be read keeps the prompts of before.
+                    let has_snapshot = self.connection().is_some_and(|c| c.is_snapshot());
+                    if !has_snapshot {
+                        self.connection_state.send_replace(ConnectionState::Down(kind.clone()));
+                    }
+                    attempts.failed = attempts.failed.saturating_add(1);
+                    let is_git = matches!(self.upstream.transport, Transport::Git(_));
+                    let rest = if is_git {
+                        rest(started.elapsed(), attempts.failed)
+                    } else {
+                        Duration::ZERO
+                    };
+                    let pause = self.report_failure(kind, &mut attempts).await;
+                    tokio::select! {
+                        () = async {
+                            sleep(rest).await;
+                            self.sleep_after_failure(pause).await;
+                        } => {}
+                        () = self.login_changed() => attempts = FetchAttempts::default(),
+                    }
+                }
+            }
+        }
+    }
+
+    /// Records the duration of a session that has ended.
+    fn count_session(&self, lasted: Duration) {
+        if let Some(connection) = self.connection()
+            && !connection.is_snapshot()
+        {
+            let revision = connection.describe().0.map(Revision::as_str);
+            self.telemetry.metrics().upstream_session(self.upstream.id.as_str(), revision, lasted);
+        }
+    }
+
+    /// Returns the shared connection, if there is one.
+    pub(super) fn connection(&self) -> Option<Arc<Connection>> {
+        match &*self.connection_state.borrow() {
+            ConnectionState::Up(connection) => Some(connection.clone()),
+            ConnectionState::Connecting | ConnectionState::Down(_) | ConnectionState::PerCaller => {
+                None
+            }
+        }
+    }
+
+    /// Makes a new connection the shared one, and closes the old one unless a call still uses it.
+    async fn replace(&self, connection: Arc<Connection>) {
+        let (revision, transport) = connection.describe();
+        debug!(upstream = %self.upstream.id, ?revision, transport, "connected");
+        let old = self.connection_state.send_replace(ConnectionState::Up(connection));
+        // The failures were those of another connection, or of a time without one.
+        let transition = match &old {
+            ConnectionState::Up(_) => self.breaker.close(),
+            _ => self.breaker.reset(),
+        };
+        if transition.is_some() {
+            info!(upstream = %self.upstream.id, "circuit breaker closed by a new connection");
+        }
+        if self.upstream.is_rest {
+            self.signals.rest.reconnected();
+        }
+        // A signal of a call that lost the old session is out of date.
+        let _ = timeout(Duration::ZERO, self.signals.session_lost.notified()).await;
+        if let ConnectionState::Up(old) = old
+            && let Some(old) = Arc::into_inner(old)
+        {
+            let _ = timeout(CLOSE_TIMEOUT, old.close()).await;
+        }
+    }
+
+    /// Waits until another sign-in is stored than the one that is used, or none, and forgets the
+    /// token of that one. Never returns where no operator signs in.
+    async fn login_changed(&self) {
+        let Ok(connector) = &self.connector else { return std::future::pending().await };
+        let Some(tokens) = connector.tokens().filter(|_| self.upstream.login().is_some()) else {
+            return std::future::pending().await;
+        };
+        loop {
+            if tokens.has_other_login().await {
+                tokens.forget().await;
+                info!(upstream = %self.upstream.id, "the sign-in for the upstream has changed");
+                let event = AuditEvent::new("login_changed");
+                self.audit.note(event.text("upstream", self.upstream.id.as_str()));
+                return;
+            }
+            self.signals.logins_changed.notified().await;
+        }
+    }
+
+    /// Receives `list_changed` until the session is lost; never returns where the upstream has no
+    /// notification stream.
+    async fn keep_listening(&self) {
+        let Some(connection) = self.connection() else {
+            return;
+        };
+        // A stream of the connection before is gone, and may have ended unseen.
+        self.listening.store(false, Ordering::Relaxed);
+        keep_open(|| async {
+            // The list may have changed before the stream was open, so its opening causes a walk,
+            // too.
+            let listening = connection.listen(|event| {
+                // Once it has ended, polling takes over until it is open again. No notification
+                // tells of skills, so these are polled.
+                let is_open = event != ListenEvent::Closed
+                    && connection.notifies()
+                    && !connection.has_skills();
+                self.listening.store(is_open, Ordering::Relaxed);
+                self.signals.list_changed.notify_one();
+                if event == ListenEvent::ListChanged {
+                    self.telemetry.metrics().list_changed_received(self.upstream.id.as_str());
+                }
+            });
+            let ended = listening.await;
+            if self.listening.swap(false, Ordering::Relaxed) {
+                // Polling takes over until the stream is open again.
+                self.signals.list_changed.notify_one();
+            }
+            ended
+        })
+        .await;
+    }
+
+    /// Checks whether the upstream answers whenever calls have failed in a row. Never returns.
+    async fn keep_checking(&self) {
+        let Some(connection) = self.connection() else {
+            return std::future::pending().await;
+        };
+        loop {
+            self.breaker.check_due().await;
+            let ping = connection.ping(self.upstream.settings.page_timeout).await;
+            let transition = self.breaker.checked(ping.err().as_ref(), Instant::now());
+            log_transition(self.upstream.id.as_str(), transition);
+        }
+    }
+
+    /// Reports a failed attempt. Returns the time until the next one is due.
+    pub(super) async fn report_failure(
+        &self,
+        kind: Kind,
+        attempts: &mut FetchAttempts,
+    ) -> Duration {
+        let kind = self.held_secrets.remove_from(kind);
+        let backoff = attempts.backoff.next(fastrand::f64());
+        let retry_after = match &kind {
+            Kind::RateLimited { retry_after_secs } => retry_after_secs.map(Duration::from_secs),
+            Kind::Paused { retry_after_secs } => Some(Duration::from_secs(*retry_after_secs)),
+            _ => None,
+        };
+        let wait = backoff.max(retry_after.unwrap_or_default().min(MAX_RETRY_AFTER));
+        let upstream = &self.upstream.id;
+        let reason = kind.reason();
+        let is_known = attempts.failure.replace(reason) == Some(reason);
+        if let (false, Kind::NoToken { fault, .. }) = (is_known, &kind)
+            && self.upstream.login().is_some()
+        {
+            let event = AuditEvent::new("login_failed").text("upstream", upstream.as_str());
+            self.audit.note(event.text("reason", fault.reason()));
+        }
+        if is_known {
+            let error = kind.diagnosis();
+            debug!(%upstream, error, retry_in = ?wait, "prompts/list failed; retrying");
+        } else {
+            let error = kind.diagnosis();
+            warn!(%upstream, error, retry_in = ?wait, "prompts/list failed; retrying");
+        }
+        self.report(Err(kind)).await;
+        wait
+    }
+
+    /// Waits until the attempt after a failed one is due.
+    pub(super) async fn sleep_after_failure(&self, pause: Duration) {
+        match self.upstream.transport {
+            // An edit may correct the library.
+            Transport::Library(_) => {
+                let _ = timeout(pause, self.signals.list_changed.notified()).await;
+            }
+            // So may a push, of which a webhook tells.
+            Transport::Git(_) => {
+                sleep(pause.min(MIN_WALK_INTERVAL)).await;
+                let pause = pause.saturating_sub(MIN_WALK_INTERVAL);
+                let _ = timeout(pause, self.signals.list_changed.notified()).await;
+            }
+            // Notifications of a failing upstream must not shorten the wait.
+            Transport::Http(_) | Transport::Sse(_) | Transport::Stdio(_) | Transport::Store(_) => {
+                sleep(pause).await
+            }
+        }
+    }
+
+    /// Reports an upstream that cannot work as it is configured.
+    async fn give_up(&self, kind: Kind) {
+        let kind = self.held_secrets.remove_from(kind);
+        warn!(upstream = %self.upstream.id, error = kind.diagnosis(),
+            "the upstream cannot be used and is not retried; correct its table");
+        self.connection_state.send_replace(ConnectionState::Down(kind.clone()));
+        self.report(Err(kind)).await;
+    }
+
+    pub(super) async fn report(&self, outcome: Result<FetchedList, Kind>) {
+        // The receiver is closed only at the gateway's shutdown.
+        let _ = self.reports.send(DriverReport { driver: self.id, outcome }).await;
+    }
+}
+
+/// Returns the time that nothing shortens after attempts of git that failed in a row, each time
+/// longer in proportion to the last one: a remote whose commit takes long takes no core for good.
+fn rest(took: Duration, failed: u32) -> Duration {
+    took.saturating_mul(1 << failed.min(5)).min(MAX_REST)
+}
+
+/// Opens a notification stream again whenever it has ended, with backoff: proxies close quiet
+/// streams every few minutes, which is no reason to wait long. Returns once the session is lost;
+/// never where the upstream has no such stream.
+pub(super) async fn keep_open<F>(mut listen: impl FnMut() -> F)
+where
+    F: Future<Output = Result<(), Kind>>,
+{
+    let mut backoff = Backoff::default();
+    loop {
+        let started = Instant::now();
+        let ended = listen().await;
+        if started.elapsed() > STABLE_AFTER {
+            backoff.reset();
+        }
+        match ended {
+            Err(Kind::SessionLost) => return,
+            // Its list is fetched again by its age.
+            Err(kind) if kind.refuses_streams() => std::future::pending::<()>().await,
+            Ok(()) | Err(_) => sleep(backoff.next(fastrand::f64())).await,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU32;
+
+    use super::*;
+
+    #[test]
+    fn the_rest_after_attempts_that_take_long_grows_up_to_ten_minutes() {
+        let seconds = |took, failed| rest(Duration::from_secs(took), failed).as_secs();
+        let grown: Vec<_> = (1..=7).map(|failed| seconds(30, failed)).collect();
+        assert_eq!(grown, [60, 120, 240, 480, 600, 600, 600]);
+        assert_eq!(seconds(0, 100), 0, "an attempt that fails at once is repeated with backoff");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_that_a_proxy_closes_every_few_minutes_is_open_again_at_once() {
+        let opened = AtomicU32::new(0);
+        let began = Instant::now();
+        let lasted = Duration::from_secs(300);
+        keep_open(|| async {
+            let is_last = opened.fetch_add(1, Ordering::Relaxed) == 20;
+            if is_last {
+                return Err(Kind::SessionLost);
+            }
+            sleep(lasted).await;
+            Ok(())
+        })
+        .await;
+        let gaps = began.elapsed() - 20 * lasted;
+        assert!(gaps <= 20 * Duration::from_millis(101), "{gaps:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_that_ends_at_once_is_opened_with_backoff() {
+        let opened = AtomicU32::new(0);
+        let keeping = keep_open(|| async {
+            opened.fetch_add(1, Ordering::Relaxed);
+            Ok(())
+        });
+        assert!(timeout(Duration::from_secs(60), keeping).await.is_err());
+        let opened = opened.into_inner();
+        assert!((9..=13).contains(&opened), "{opened}");
+    }
+}

@@ -1,0 +1,55 @@
+//! The secrets that an upstream is called with. Callers must not find them in what it writes.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use super::call::call_secrets::SecretSource;
+use super::connection::connect::Connector;
+use domain::fault::UpstreamFaultKind as Kind;
+use domain::redaction::{Secrets, without_secrets};
+
+/// The secrets of one upstream: those of its configuration, and its last access tokens.
+pub struct HeldSecrets {
+    configured: Secrets,
+    /// Has the access tokens, if there are any.
+    connector: Option<Arc<Connector>>,
+}
+
+/// Shortest secret that is looked for, in bytes. A shorter one would be found in ordinary words,
+/// and protects nothing.
+const MIN_SECRET: usize = 6;
+
+impl HeldSecrets {
+    pub(crate) fn new(
+        upstream: &config::UpstreamSettings,
+        connector: Option<Arc<Connector>>,
+    ) -> Self {
+        let configured = upstream.secrets();
+        let configured = configured.iter().filter(|secret| secret.len() >= MIN_SECRET);
+        Self { configured: Secrets::new(configured.map(String::as_str)), connector }
+    }
+
+    /// Removes the secrets from the texts of a fault; see [`without_secrets`].
+    pub(crate) fn remove_from(&self, kind: Kind) -> Kind {
+        without_secrets(kind, &self.secrets())
+    }
+
+    /// Whether a text has one of the secrets in it.
+    pub(crate) fn are_in(&self, text: &str) -> bool {
+        self.secrets().is_in(text)
+    }
+}
+
+impl SecretSource for HeldSecrets {
+    fn secrets(&self) -> Cow<'_, Secrets> {
+        let tokens = self.connector.as_ref().map(|connector| connector.last_tokens());
+        let mut secrets = Cow::Borrowed(&self.configured);
+        for token in tokens.iter().flatten().flatten().filter_map(|value| value.to_str().ok()) {
+            let token = token.strip_prefix("Bearer ").unwrap_or(token);
+            if token.len() >= MIN_SECRET {
+                secrets.to_mut().add(token);
+            }
+        }
+        secrets
+    }
+}
