@@ -7,6 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::seal::{SealKeys, Sealer, TokenKind};
+use catalog::reply::{ListReply, PromptReply, Reply, ResultOrigin};
+use catalog::segment::SegmentWriter;
+use catalog::view::{ListView, ViewPage};
+use catalog::view_cache::ListKind;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use domain::content;
 use domain::cursor::{CacheScope, PagePosition};
@@ -17,10 +21,6 @@ use domain::name::{Naming, Prefix, UpstreamId};
 use domain::prompt::Prompt;
 use domain::revision::Revision;
 use domain::unix_time::UnixSeconds;
-use gateway::catalog::reply::{ListReply, PromptReply, Reply, ResultOrigin};
-use gateway::catalog::segment::SegmentWriter;
-use gateway::catalog::view::{ListView, ViewPage};
-use gateway::catalog::view_cache::ListKind;
 use gateway::session::dialect::{Dialect, ResultForm, ServerIdentity};
 use tokio::time::Instant;
 

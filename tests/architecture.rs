@@ -382,7 +382,7 @@ fn only_error_message_writes_errors_for_clients() {
 
 #[test]
 fn only_refresh_stores_a_catalog() {
-    let allowed = ["gateway/catalog/refresh/"];
+    let allowed = ["catalog/refresh/"];
     assert_eq!(found_outside(&sources(), "catalog.store(", &allowed), Vec::<&str>::new());
 }
 
@@ -405,8 +405,8 @@ const SHORT_TASKS: [(&str, usize); 28] = [
     ("admin/evidence.rs", 1),
     ("app/replicas.rs", 7),
     // Lists of one caller.
-    ("gateway/catalog/caller_lists/mod.rs", 2),
-    ("gateway/catalog/caller_lists/watching.rs", 1),
+    ("catalog/caller_lists/mod.rs", 2),
+    ("catalog/caller_lists/watching.rs", 1),
     ("cluster/relay/mod.rs", 1),
     // A connection to the store.
     ("cluster/store/connect.rs", 1),
@@ -491,11 +491,7 @@ fn large_texts_are_searched_and_rendered_in_listed_places() {
         ),
         (
             "holds_secret(",
-            &[
-                "gateway/catalog/approval.rs",
-                "gateway/calls/mismatches.rs",
-                "gateway/approvals/probe.rs",
-            ],
+            &["catalog/approval.rs", "gateway/calls/mismatches.rs", "gateway/approvals/probe.rs"],
         ),
         // A get, which `work_on` runs, and reading the folder, on a thread that may block.
         ("compiled.render(", &["library/lib.rs"]),

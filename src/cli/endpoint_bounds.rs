@@ -1,9 +1,9 @@
 //! Warnings of `check` about endpoints with more prompts or skills than hosts read.
 
+use catalog::endpoints::Endpoints;
+use catalog::snapshot::Catalog;
 use config::Config;
 use domain::skill::{SkillCount, exceeds_hosts};
-use gateway::catalog::endpoints::Endpoints;
-use gateway::catalog::snapshot::Catalog;
 
 /// Returns the warnings about the endpoints of a configuration, whose upstreams list what `catalog`
 /// has.

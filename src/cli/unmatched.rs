@@ -6,6 +6,9 @@ use std::path::Path;
 use tokio::time::Instant;
 
 use access::{Rule, RuleCallers};
+use catalog::refresh::Refresh;
+use catalog::snapshot::Catalog;
+use catalog::source::UpstreamSource;
 use config::{Config, Origin};
 use domain::approval::Mode;
 use domain::caller::{ANONYMOUS, CONSOLE, PROBER};
@@ -13,9 +16,6 @@ use domain::glob::Glob;
 use domain::name::UpstreamId;
 use domain::similar::suggestion;
 use gateway::calls::rollouts;
-use gateway::catalog::refresh::Refresh;
-use gateway::catalog::snapshot::Catalog;
-use gateway::catalog::source::UpstreamSource;
 use library::prompt_list::PromptList;
 use upstream::driver::{DriverId, DriverReport, FetchedList};
 

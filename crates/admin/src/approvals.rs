@@ -18,10 +18,10 @@ use super::sign_in::Visitor;
 use audit::usage::RecentUses;
 use base::platform::wall_clock;
 use base::seal;
+use catalog::approval::ApprovalRow;
+use catalog::blocking::beside_calls;
 use gateway::approvals::json::{row_json, shown_json};
 use gateway::approvals::{Action, ApprovalError, DecisionOutcome, Examined, examine_all, notes};
-use gateway::catalog::approval::ApprovalRow;
-use gateway::catalog::blocking::beside_calls;
 
 /// Longest wait for the configuration with the changed lock file. It is read once its digest is the
 /// same in two polls.

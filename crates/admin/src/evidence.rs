@@ -11,8 +11,8 @@ use super::state::AdminState;
 use audit::question::{Answer, Answers, Evidence, Question};
 use audit::search::{self, Find, LogEntry};
 use audit::usage::{DailyUses, Query, Report, UsedPrompts};
+use catalog::blocking::beside_calls;
 use cluster::{ClusterMember, RelayError, Replica, ReplicaId};
-use gateway::catalog::blocking::beside_calls;
 
 /// A replica that lives, with its label in answers: its name, or `NAME/ID` where others have its
 /// name, too.

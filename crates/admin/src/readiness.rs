@@ -5,9 +5,9 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use audit::Audit;
+use catalog::snapshot::Catalog;
 use cluster::ClusterMember;
 use config::OnStoreFailure;
-use gateway::catalog::snapshot::Catalog;
 use shutdown::Supervisor;
 
 /// Returns why requests should go to another replica at present; empty if the gateway is ready.

@@ -21,4 +21,3 @@ pub mod downstream;
 pub mod session;
 pub mod approvals;
 pub mod calls;
-pub mod catalog;

@@ -13,8 +13,8 @@ use crate::request::{PageRequest, Paging, Params};
 use crate::sign_in::Visitor;
 use crate::state::AdminState;
 use ::access::Decisions;
+use catalog::owner::Owner;
 use config::Access as Rules;
-use gateway::catalog::owner::Owner;
 
 /// The matrix of callers and prompts.
 #[derive(Template)]

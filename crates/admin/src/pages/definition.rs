@@ -1,9 +1,9 @@
 //! The definition of a prompt as clients see it, with the origin of each part.
 
+use catalog::owner::Owner;
 use config::Config;
 use domain::json::Json;
 use domain::overlay;
-use gateway::catalog::owner::Owner;
 
 /// A definition, read for people.
 #[derive(Clone, Debug, Default)]

@@ -13,11 +13,11 @@ use crate::console::{ConsoleSection, filters};
 use crate::request::{PageRequest, Paging, Params};
 use crate::state::AdminState;
 use audit::usage::{DailyUses, WEEK_DAYS};
+use catalog::owner::Owner;
+use catalog::snapshot::{CatalogContent, LeftOut, LeftOutBy, LookAlike};
 use domain::json::Json;
 use domain::percent;
 use domain::tool::search::{Score, SearchQuery};
-use gateway::catalog::owner::Owner;
-use gateway::catalog::snapshot::{CatalogContent, LeftOut, LeftOutBy, LookAlike};
 
 /// A part of the prompts.
 #[derive(Template)]

@@ -8,10 +8,10 @@ use crate::console::plot::spark_bars;
 use crate::request::Params;
 use crate::state::AdminState;
 use audit::usage::{DailyUses, WEEK_DAYS};
+use catalog::owner::Owner;
+use catalog::snapshot::SkillCatalog;
 use domain::approval::ApprovalState;
 use domain::json::Json;
-use gateway::catalog::owner::Owner;
-use gateway::catalog::snapshot::SkillCatalog;
 
 /// A skill in the list.
 pub(super) struct SkillRow {

@@ -14,7 +14,7 @@ use crate::request::{PageRequest, Paging, Params};
 use crate::sheet::cell;
 use crate::state::AdminState;
 use audit::usage::{Dimension, Filter, Query, Row, Sort, UsedKind};
-use gateway::catalog::owner::Owner;
+use catalog::owner::Owner;
 
 /// Uses in a span of time, by one dimension.
 #[derive(Template)]

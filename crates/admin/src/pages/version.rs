@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::definition::Definition;
 use super::message::MessageView;
+use catalog::approval::FoundVariant;
 use domain::approval::NO_ARGUMENTS;
 use domain::approval::template::placeholder;
 use domain::json::Json;
@@ -12,7 +13,6 @@ use gateway::approvals::words::{DiffLine, LineKind, MarkedLine};
 use gateway::approvals::{
     ComparedMessage, VersionPart, VersionParts, compared_messages, compared_parts, compared_text,
 };
-use gateway::catalog::approval::FoundVariant;
 
 /// A version of a prompt.
 #[derive(Default)]

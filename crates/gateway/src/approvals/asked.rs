@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::catalog::approval::{ApprovalRow, OfferedPrompt};
+use catalog::approval::{ApprovalRow, OfferedPrompt};
 use config::lock::arguments_text;
 use domain::approval::TemplateArguments;
 use domain::approval::template::placeholder;

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::diff::{ChangedPart, write_diff};
 use super::words::{DiffLine, LineKind, marked_lines};
-use crate::catalog::approval::DEPTH;
+use catalog::approval::DEPTH;
 use domain::json::Json;
 
 /// A message of a text, and of the text before it.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use similar::{DiffOp, DiffTag, TextDiff, group_diff_ops};
 
-use crate::catalog::approval::DEPTH;
+use catalog::approval::DEPTH;
 use domain::json::Json;
 
 /// One part of two versions: its name, and its canonical texts. A text is empty where the version

@@ -12,8 +12,8 @@ use super::json::row_json;
 use super::probe::{Patience, ProbedText, ProbedTexts, PromptProbe, offered_texts};
 use super::skill_files::ReadFiles;
 use super::{ApprovalError, Approvals, refused};
-use crate::catalog::approval::{ApprovalRow, OfferedPrompt, SeenOtherwise};
 use base::seal;
+use catalog::approval::{ApprovalRow, OfferedPrompt, SeenOtherwise};
 use config::lock::{Object, Objects};
 use domain::approval::{
     Approval, ApprovalKind, ApprovalState, Class, DigestText, Mode, OfferedText, Reason, Version,

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::probe::ProbedText;
 use super::{Examined, SeenOtherwise};
-use crate::catalog::approval::FoundVariant;
+use catalog::approval::FoundVariant;
 use domain::approval::{Class, Decided, DigestText, Version};
 
 /// Returns a prompt with its state, the offered version, and the decisions on it.

@@ -14,7 +14,7 @@ pub mod prober;
 mod skill_files;
 pub mod words;
 
-pub use crate::catalog::approval::{FoundVariant, SeenOtherwise};
+pub use catalog::approval::{FoundVariant, SeenOtherwise};
 pub use comparison::{ComparedMessage, compared_messages, compared_parts, compared_text};
 pub use examined::{Examined, OfferedVersion, examine_all};
 pub use parts::{VersionPart, VersionParts};
@@ -35,9 +35,9 @@ use lock_change::{ChangedLock, change_lock, own};
 use probe::ProbedText;
 
 use crate::calls::{Router, UpstreamDeps};
-use crate::catalog::approval::{ApprovalRow, OfferedPrompt};
-use crate::catalog::blocking::beside_calls;
 use audit::Audit;
+use catalog::approval::{ApprovalRow, OfferedPrompt};
+use catalog::blocking::beside_calls;
 use config::lock::{Lock, StoreError};
 use config::{ApprovalRules, Config, Transport, UpstreamSettings};
 use domain::approval::{Approval, ApprovalKind, BadReason, Decider, Mode, NO_ARGUMENTS, Version};

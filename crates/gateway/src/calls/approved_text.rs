@@ -4,8 +4,8 @@
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 
-use crate::catalog::approval::{DEPTH, ExpectedText};
 use base::seal;
+use catalog::approval::{DEPTH, ExpectedText};
 use domain::approval::template::{fill, is_filled};
 use domain::approval::{DigestText, Form, canonical_text};
 use domain::document::Document;

@@ -3,8 +3,8 @@
 use std::collections::{HashMap, HashSet};
 
 use super::RoutedCall;
-use crate::catalog::owner::Owner;
-use crate::catalog::segment::name_of_tool;
+use catalog::owner::Owner;
+use catalog::segment::name_of_tool;
 use domain::call_overlay::Validation;
 use domain::document::Document;
 use domain::fault::{Fault, RequestFault, UpstreamFault};

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
-use crate::catalog::reply::RequestOrigin;
+use catalog::reply::RequestOrigin;
 use domain::call::ClientMessages;
 use domain::document::Document;
 use domain::server_request::{Answer, ServerRequest};

@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::Router;
-use crate::catalog::blocking::beside_calls;
 use audit::record::AuditEvent;
+use catalog::blocking::beside_calls;
 use config::Transport;
 use config::labels::{LabelMove, MoveError, move_label};
 use domain::approval::Decider;

@@ -13,12 +13,10 @@ use tokio::sync::watch;
 
 use super::RoutedCall;
 use super::approved_text::OtherText;
-use crate::catalog::approval::{
-    ApprovalRow, ExpectedText, FoundVariant, SeenOtherwise, holds_secret,
-};
-use crate::catalog::owner::Owner;
 use base::platform::wall_clock;
 use base::seal;
+use catalog::approval::{ApprovalRow, ExpectedText, FoundVariant, SeenOtherwise, holds_secret};
+use catalog::owner::Owner;
 use config::lock::arguments_text;
 use domain::approval::template::{MAX_FORM, differing_form, placeholder};
 use domain::approval::{ApprovalKind, ApprovalState, DigestText, Form};

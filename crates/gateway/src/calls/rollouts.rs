@@ -10,12 +10,12 @@ use tracing::{info, warn};
 
 use super::RouterSharedState;
 use super::step_backs::{self, StepBackNews};
-use crate::catalog::blocking::beside_calls;
-use crate::catalog::owner::Owner;
-use crate::catalog::reply::Reply;
-use crate::catalog::snapshot::Catalog;
 use audit::record::AuditEvent;
 use base::seal::Sealer;
+use catalog::blocking::beside_calls;
+use catalog::owner::Owner;
+use catalog::reply::Reply;
+use catalog::snapshot::Catalog;
 use config::Config;
 use domain::approval::ApprovalKind;
 use domain::caller::{Caller, PROBER};

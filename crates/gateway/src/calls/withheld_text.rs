@@ -4,10 +4,10 @@
 use tracing::error;
 
 use super::{RoutedCall, RouterSharedState};
-use crate::catalog::approval::{DEPTH, ExpectedText};
-use crate::catalog::owner::Owner;
-use crate::catalog::reply::{self, PromptReply, Reply};
 use audit::record::AuditEvent;
+use catalog::approval::{DEPTH, ExpectedText};
+use catalog::owner::Owner;
+use catalog::reply::{self, PromptReply, Reply};
 use domain::approval::ApprovalState;
 use domain::document::Document;
 use domain::fault::{Fault, UpstreamFault, UpstreamFaultKind as Kind};

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use crate::calls::skills::file::only_content;
-use crate::catalog::reply::{
+use catalog::reply::{
     Completion, Flags, FoundReply, InputRequired, ListReply, PromptReply, Reply, RequestOrigin,
     ResourceReply, ResultOrigin, SkillBody, SkillReply,
 };
-use crate::catalog::rest_reply::{RestPage, RestReply};
-use crate::catalog::snapshot::Incomplete;
-use crate::catalog::view_cache::{ListKind, ListKinds};
+use catalog::rest_reply::{RestPage, RestReply};
+use catalog::snapshot::Incomplete;
+use catalog::view_cache::{ListKind, ListKinds};
 use domain::call::Sought;
 use domain::call_overlay::{AddedMessage, with_messages};
 use domain::chunks::{Chunks, Splices};

@@ -9,7 +9,7 @@ use super::notify::notifications::{NotificationStream, Subscriber};
 use super::notify::streams::StreamEnd;
 use super::token::Nonce;
 use super::{Dispatch, RequestContext, TransportContext};
-use crate::catalog::view_cache::ListKinds;
+use catalog::view_cache::ListKinds;
 use domain::call::ServerRequestMode;
 use domain::fault::{Fault, RequestFault};
 use domain::json::Json;

@@ -9,7 +9,7 @@ use super::RequestContext;
 use super::dialect::{Dialect, Offer, ResultForm, ToolOffer};
 use crate::calls::rest::RestUpstream;
 use crate::calls::{Router, links};
-use crate::catalog::view_cache::ListKinds;
+use catalog::view_cache::ListKinds;
 use config::{Exposure, ToolForm};
 use domain::call::{NameKind, Request, Sought};
 use domain::caller::Caller;

@@ -6,9 +6,9 @@ use tokio::sync::Semaphore;
 
 use crate::pages::version::{Comparison, VersionView};
 use crate::state::AdminState;
+use catalog::blocking::beside_calls;
 use gateway::approvals::Examined;
 use gateway::approvals::words::{DiffLine, LineKind, marked_lines};
-use gateway::catalog::blocking::beside_calls;
 
 /// The changes that an approval would make.
 #[derive(Default)]

@@ -1,9 +1,9 @@
 //! The prompts that wait for a decision, beside the one that is looked at.
 
 use crate::state::AdminState;
+use catalog::approval::ApprovalRow;
+use catalog::snapshot::Catalog;
 use domain::approval::{Approval, Attribution};
-use gateway::catalog::approval::ApprovalRow;
-use gateway::catalog::snapshot::Catalog;
 
 /// A part of what waits, around one prompt.
 #[derive(Default)]

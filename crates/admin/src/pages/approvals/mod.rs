@@ -15,8 +15,8 @@ use crate::console::{ConsoleSection, filters};
 use crate::request::{PageRequest, Paging, Params};
 use crate::sign_in::{Role, Visitor};
 use crate::state::AdminState;
+use catalog::approval::ApprovalRow;
 use domain::approval;
-use gateway::catalog::approval::ApprovalRow;
 
 pub(crate) use inbox::next_waiting;
 

@@ -16,10 +16,10 @@ use crate::request::PageRequest;
 use crate::sign_in::{Role, Visitor};
 use crate::state::AdminState;
 use audit::usage::RecentUses;
+use catalog::approval::ApprovalRow;
 use domain::approval::Decided;
 use gateway::approvals::words::{DiffLine, LineKind};
 use gateway::approvals::{FoundVariant, SeenOtherwise};
-use gateway::catalog::approval::ApprovalRow;
 
 /// One prompt with the difference between its approved and its offered version.
 #[derive(Template)]

@@ -21,9 +21,9 @@ use crate::console::{ConsoleSection, PromptTab, filters, page_of};
 use crate::request::PageRequest;
 use crate::sign_in::Visitor;
 use crate::state::AdminState;
-use gateway::catalog::approval::ApprovalRow;
-use gateway::catalog::owner::Owner;
-use gateway::catalog::snapshot::Catalog;
+use catalog::approval::ApprovalRow;
+use catalog::owner::Owner;
+use catalog::snapshot::Catalog;
 
 /// One prompt, or one skill.
 #[derive(Template)]

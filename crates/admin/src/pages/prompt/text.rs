@@ -9,7 +9,7 @@ use crate::pages::message::ContentView;
 use crate::pages::version::VersionView;
 use crate::pages::{PageError, PageResult};
 use crate::sign_in::Role;
-use gateway::catalog::blocking::beside_calls;
+use catalog::blocking::beside_calls;
 
 /// The text of a prompt, and its arguments.
 #[derive(Template)]

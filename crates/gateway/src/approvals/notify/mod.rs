@@ -15,12 +15,12 @@ use outbox::{AfterFailure, Outbox, VersionId};
 use webhook::WebhookClient;
 
 use super::Approvals;
-use crate::catalog::approval::ApprovalRow;
-use crate::catalog::blocking::beside_calls;
-use crate::catalog::snapshot::Catalog;
-use crate::catalog::status::waiting_sentence;
 use base::platform::wall_clock;
 use base::seal;
+use catalog::approval::ApprovalRow;
+use catalog::blocking::beside_calls;
+use catalog::snapshot::Catalog;
+use catalog::status::waiting_sentence;
 use domain::approval::{Class, Reason};
 use domain::fault::excerpt;
 use domain::name::UpstreamId;

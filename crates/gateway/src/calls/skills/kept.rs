@@ -6,8 +6,8 @@ use tracing::error;
 
 use super::is_unknown_file;
 use crate::calls::withheld_text::is_gone;
-use crate::catalog::approval::DEPTH;
-use crate::catalog::owner::Owner;
+use catalog::approval::DEPTH;
+use catalog::owner::Owner;
 use domain::document::Document;
 use domain::fault::{Fault, UpstreamFault, UpstreamFaultKind as Kind};
 use domain::skill::SkillFile;

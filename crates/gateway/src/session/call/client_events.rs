@@ -6,11 +6,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::server_requests::{PendingServerRequest, PendingServerRequests};
 use crate::calls::call_channel::CallEvent;
-use crate::catalog::reply::RequestOrigin;
 use crate::session::call::url_elicitations::PendingUrlElicitations;
 use crate::session::dialect::Dialect;
 use crate::session::token::Nonce;
 use crate::session::{CallPermit, SessionSharedState};
+use catalog::reply::RequestOrigin;
 use domain::json::Json;
 use domain::jsonrpc::Id;
 use domain::server_request::{Answer, ServerRequest};

@@ -1,0 +1,138 @@
+//! Changes of the lists that one caller sees at one endpoint.
+
+use std::sync::Arc;
+
+use tokio::sync::watch;
+
+use crate::caller_lists::CallerLists;
+use crate::caller_lists::watching::Watching;
+use crate::segment::Digest;
+use crate::snapshot::{CatalogContent, SkillCatalog};
+use crate::view_cache::{ListDigests, ListKinds, ViewCache};
+use config::ToolForm;
+use domain::caller::Caller;
+use domain::name::UpstreamId;
+
+/// An announced content, with the views of its configuration.
+#[derive(Clone)]
+pub struct Published {
+    pub content: Arc<CatalogContent>,
+    pub skills: Arc<SkillCatalog>,
+    pub views: Arc<ViewCache>,
+    /// `None` where all upstreams list for all callers.
+    pub caller_lists: Option<Arc<CallerLists>>,
+}
+
+/// A subscription to changes of the lists that one caller sees at one endpoint.
+pub struct Changes {
+    published: watch::Receiver<Option<Published>>,
+    caller: Caller,
+    endpoint: String,
+    kinds: ListKinds,
+    /// The private lists of the caller, where it may have some.
+    private: Option<Box<Watching>>,
+    /// Whether the endpoint is known to be a view.
+    is_view: bool,
+    /// The upstream of `[rest]` at the endpoint, as the first announced content had it.
+    rest: Option<Option<UpstreamId>>,
+}
+
+/// The lists that are visible at one time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Visible {
+    pub digests: ListDigests,
+    /// The part of `digests` that is new although no list has changed: the caller's private lists
+    /// were not known before. The digests of an earlier time are comparable once they are
+    /// [`ListDigests::combined`] with it.
+    pub learned: Option<ListDigests>,
+}
+
+impl Changes {
+    pub fn new(
+        published: watch::Receiver<Option<Published>>,
+        caller: Caller,
+        endpoint: String,
+        kinds: ListKinds,
+    ) -> Self {
+        Self { published, caller, endpoint, kinds, private: None, is_view: false, rest: None }
+    }
+
+    /// Whether the endpoint is still there: a reload may have removed the view. A view that is not
+    /// announced yet counts as there.
+    pub fn has_endpoint(&mut self) -> bool {
+        let published = self.published.borrow();
+        let is_served =
+            published.as_ref().map(|now| !now.views.endpoints.serves_all(&self.endpoint));
+        self.is_view |= is_served == Some(true);
+        !self.is_view || is_served != Some(false)
+    }
+
+    /// Whether a reload has given the endpoint another upstream of `[rest]`, or taken it away.
+    pub fn has_other_rest(&mut self) -> bool {
+        let published = self.published.borrow();
+        let Some(now) = published.as_ref().map(|now| now.views.endpoints.rest_at(&self.endpoint))
+        else {
+            return false;
+        };
+        self.rest.get_or_insert_with(|| now.cloned()).as_ref() != now
+    }
+
+    /// The visible lists; `None` until the first list is whole. Marks the newest change as seen.
+    /// When the future is dropped, the change is not lost: the digests are those of the next call.
+    pub async fn visible(&mut self) -> Option<Visible> {
+        let published = self.published.borrow_and_update().clone()?;
+        Some(self.visible_then(&published).await)
+    }
+
+    /// The content that is announced at present.
+    pub fn published(&self) -> Option<Published> {
+        self.published.borrow().clone()
+    }
+
+    /// The lists that were visible then. Cancel safe.
+    pub async fn visible_then(&mut self, published: &Published) -> Visible {
+        let Published { content, skills, views, caller_lists } = published;
+        if let Some(caller) = views.renamed(&self.caller) {
+            self.caller = caller.clone();
+            self.private = None;
+        }
+        let private = caller_lists.as_ref();
+        let has_skills = self.kinds.tools
+            && (views.endpoints.has_skills(skills, &self.endpoint)
+                || private.is_some_and(|lists| lists.has_skills(views, &self.endpoint)));
+        let lists = (self.kinds, has_skills);
+        let shared = views.digests(content, &self.caller, &self.endpoint, lists).await;
+        self.watch_private(published);
+        let Some(private) = &mut self.private else {
+            return Visible { digests: shared, learned: None };
+        };
+        let has_tools = self.kinds.tools
+            && views.endpoints.tool_form(content, &self.endpoint) == Some(ToolForm::Each);
+        // Nothing is awaited behind it, since a cancellation there would lose `is_learned`.
+        let (own, is_learned) = private.digest(views, &self.endpoint).await;
+        let part = |is_served: bool| if is_served { own } else { Digest::default() };
+        let own = ListDigests { prompts: part(self.kinds.prompts), tools: part(has_tools) };
+        Visible { digests: shared.combined(own), learned: is_learned.then_some(own) }
+    }
+
+    /// Keeps the private lists of the caller fresh, by the newest configuration.
+    fn watch_private(&mut self, Published { views, caller_lists, .. }: &Published) {
+        let lists = caller_lists.as_ref().filter(|lists| lists.has_any(views, &self.endpoint));
+        match (&mut self.private, lists) {
+            (Some(private), Some(lists)) => private.renew(lists),
+            (private, Some(lists)) => *private = Some(Box::new(lists.watch(&self.caller))),
+            (private, None) => *private = None,
+        }
+    }
+
+    /// Resolves when the list may have changed; `None` at shutdown. Cancel safe.
+    pub async fn changed(&mut self) -> Option<()> {
+        match &mut self.private {
+            None => self.published.changed().await.ok(),
+            Some(private) => tokio::select! {
+                changed = self.published.changed() => changed.ok(),
+                () = private.changed() => Some(()),
+            },
+        }
+    }
+}

@@ -1,0 +1,559 @@
+//! The private lists of callers, at upstreams that list for each caller (`list_as = "caller"`):
+//! fetched on request, with the caller's own credential, kept by age, and served to that caller
+//! only.
+
+mod list;
+mod presented;
+pub mod watching;
+
+use std::collections::HashMap;
+use std::hash::RandomState;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::Duration;
+
+use quick_cache::Weighter;
+use quick_cache::sync::{Cache, DefaultLifecycle};
+use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout_at};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::owner::Owner;
+use crate::snapshot::{Catalog, Incomplete, not_reported_yet};
+use crate::source::UpstreamSource;
+use crate::view_cache::{ViewCache, options};
+use base::platform::heap::rare;
+use config::{Config, OnFailure};
+use domain::call::{Call, NameKind, SkillPart};
+use domain::caller::{Caller, Principal};
+use domain::cursor::CacheScope;
+use domain::fault::{Fault, UpstreamFaultKind as Kind};
+use domain::name::{Naming, UpstreamId};
+use domain::skill::public_uri;
+use domain::subject_token::SubjectToken;
+use domain::tool::name::is_derived;
+use list::{List, ListsOf};
+use presented::Presented;
+use upstream::driver::FetchedList;
+use upstream::{TokenAccess, Upstream};
+use watching::Watchers;
+
+/// The private lists of all callers, bounded by bytes (`listing.views_size`), the least recently
+/// used first.
+pub struct CallerLists {
+    /// The upstreams that list for each caller.
+    sources: Vec<Arc<UpstreamSource>>,
+    naming: Naming,
+    on_failure: OnFailure,
+    size: usize,
+    /// `listing.deadline`: the longest wait of a request.
+    patience: Duration,
+    /// Set once the upstreams of the configuration have started.
+    upstreams: OnceLock<HashMap<UpstreamId, Weak<Upstream>>>,
+    lists: Cache<Principal, Arc<ListsOf>, ListSize, RandomState>,
+    /// Serialises changes of `lists`.
+    changing: Mutex<()>,
+    /// One fetch of a list serves all calls of the caller that wait.
+    turns: Mutex<HashMap<Place, ListFetches>>,
+    watchers: Watchers,
+    tasks: TaskTracker,
+    shutdown: CancellationToken,
+}
+
+/// A caller, and the place of an upstream among the sources.
+type Place = (Principal, usize);
+
+/// Bytes of the lists of one caller.
+#[derive(Clone)]
+struct ListSize;
+
+impl Weighter<Principal, Arc<ListsOf>> for ListSize {
+    fn weight(&self, caller: &Principal, lists: &Arc<ListsOf>) -> u64 {
+        (caller.size() + lists.size()) as u64
+    }
+}
+
+/// The fetches of one list: one at a time.
+#[derive(Default)]
+struct ListFetches {
+    /// The tasks that wait for their turn or have it.
+    tasks: usize,
+    turn: Arc<AsyncMutex<()>>,
+}
+
+/// Why a list is fetched.
+pub(crate) enum Cause {
+    /// A call requests it, with its subject token.
+    Call(Option<SubjectToken>),
+    /// It is due.
+    Age,
+    /// The upstream had announced a change by this time.
+    Change(Instant),
+}
+
+/// The private lists that a request is about.
+#[derive(Clone, Copy)]
+pub enum PrivateListScope<'a> {
+    /// The lists of all upstreams that the endpoint serves.
+    All,
+    /// The list of the upstream whose prefix this name has; all lists for the derived name of a
+    /// tool.
+    Of(&'a str, NameKind),
+    /// The list of the upstream whose skills have URIs that begin as this one.
+    OfSkill(&'a str),
+}
+
+impl CallerLists {
+    /// Returns the lists of a configuration: those of the configuration before if nothing has
+    /// changed that they depend on; `None` where all upstreams list for all callers.
+    pub fn new(
+        config: &Config,
+        sources: &[UpstreamSource],
+        before: Option<&Arc<Self>>,
+        tasks: TaskTracker,
+        shutdown: CancellationToken,
+    ) -> Option<Arc<Self>> {
+        let is_private = |source: &UpstreamSource| {
+            let upstream = config.upstreams.iter().find(|upstream| upstream.id == source.id);
+            upstream.is_some_and(|upstream| upstream.lists_per_caller())
+        };
+        let sources = sources.iter().filter(|source| is_private(source)).cloned().map(Arc::new);
+        let sources: Vec<_> = sources.collect();
+        if sources.is_empty() {
+            return None;
+        }
+        let size = config.listing.views_size;
+        let lists = Self {
+            naming: config.naming.clone(),
+            on_failure: config.listing.on_failure,
+            size,
+            patience: config.listing.deadline,
+            upstreams: OnceLock::new(),
+            lists: Cache::with_options(
+                options(size as u64),
+                ListSize,
+                RandomState::default(),
+                DefaultLifecycle::default(),
+            ),
+            changing: Mutex::default(),
+            turns: Mutex::default(),
+            watchers: Watchers::default(),
+            sources,
+            tasks,
+            shutdown,
+        };
+        Some(match before {
+            Some(before) if before.makes_the_same(&lists) => before.clone(),
+            _ => Arc::new(lists),
+        })
+    }
+
+    fn makes_the_same(&self, other: &Self) -> bool {
+        let is_same = |(one, other): (&Arc<UpstreamSource>, &Arc<UpstreamSource>)| {
+            one.driver == other.driver
+                && one.prefix == other.prefix
+                && one.overlays == other.overlays
+                && one.skills_as_prompts == other.skills_as_prompts
+        };
+        self.sources.len() == other.sources.len()
+            && self.sources.iter().zip(&other.sources).all(is_same)
+            && self.naming == other.naming
+            && self.on_failure == other.on_failure
+            && self.size == other.size
+            && self.patience == other.patience
+    }
+
+    /// Makes the upstreams known.
+    pub fn connect<'a>(
+        &self,
+        upstreams: impl Iterator<Item = (&'a UpstreamId, &'a Arc<Upstream>)>,
+    ) {
+        self.upstreams.get_or_init(|| {
+            upstreams.map(|(id, upstream)| (id.clone(), Arc::downgrade(upstream))).collect()
+        });
+    }
+
+    fn upstream(&self, at: usize) -> Option<Arc<Upstream>> {
+        self.upstreams.get()?.get(&self.sources[at].id)?.upgrade()
+    }
+
+    /// Whether an endpoint serves an upstream that lists for each caller.
+    pub(crate) fn has_any(&self, views: &ViewCache, endpoint: &str) -> bool {
+        self.wanted(views, endpoint, PrivateListScope::All).next().is_some()
+    }
+
+    /// The places of the wanted sources.
+    fn wanted(
+        &self,
+        views: &ViewCache,
+        endpoint: &str,
+        wanted: PrivateListScope<'_>,
+    ) -> impl Iterator<Item = usize> {
+        self.sources.iter().enumerate().filter_map(move |(at, source)| {
+            let could_serve =
+                |beginning: &str| views.endpoints.could_serve(endpoint, &source.id, beginning);
+            let names = || self.naming.beginning(&source.prefix);
+            let is_wanted = match wanted {
+                PrivateListScope::All => could_serve(&names()) || could_serve(&uris_of(source)),
+                PrivateListScope::Of(name, NameKind::Tool) if is_derived(name) => {
+                    could_serve(&names())
+                }
+                PrivateListScope::Of(name, _) => {
+                    let names = names();
+                    name.starts_with(&names) && could_serve(&names)
+                }
+                PrivateListScope::OfSkill(uri) => {
+                    let uris = uris_of(source);
+                    uri.starts_with(&uris) && could_serve(&uris)
+                }
+            };
+            is_wanted.then_some(at)
+        })
+    }
+
+    /// Whether an endpoint serves an upstream that has the extension for skills. What a caller
+    /// lists does not count: it must not show to others.
+    pub fn has_skills(&self, views: &ViewCache, endpoint: &str) -> bool {
+        self.sources_at(views, endpoint).any(|at| self.declares_skills(at) == Some(true))
+    }
+
+    /// The same, or an upstream to which no caller has connected yet.
+    pub fn may_have_skills(&self, views: &ViewCache, endpoint: &str) -> bool {
+        self.sources_at(views, endpoint).any(|at| self.declares_skills(at) != Some(false))
+    }
+
+    /// Whether a URI may be one of a skill of some caller.
+    pub fn may_have_skill(&self, uri: &str) -> bool {
+        let own = self.sources.iter().position(|source| uri.starts_with(&uris_of(source)));
+        own.is_some_and(|at| self.declares_skills(at) != Some(false))
+    }
+
+    /// The places of the sources whose skills an endpoint would serve.
+    fn sources_at(&self, views: &ViewCache, endpoint: &str) -> impl Iterator<Item = usize> {
+        self.sources.iter().enumerate().filter_map(move |(at, source)| {
+            views.endpoints.could_serve(endpoint, &source.id, &uris_of(source)).then_some(at)
+        })
+    }
+
+    /// Whether an upstream has the extension for skills, as the last caller that connected to it
+    /// has found; `None` before.
+    fn declares_skills(&self, at: usize) -> Option<bool> {
+        Some(self.upstream(at)?.negotiated()?.has_skills)
+    }
+
+    fn lists_of(&self, caller: &Principal) -> Arc<ListsOf> {
+        let known = self.lists.get(caller);
+        known.unwrap_or_else(|| Arc::new(ListsOf::none(self.sources.len())))
+    }
+
+    /// Returns the catalog as the caller of a call sees it: with its own lists, which are fetched
+    /// if they are not known or are due.
+    pub async fn catalog(
+        self: &Arc<Self>,
+        views: &ViewCache,
+        call: &Call,
+        wanted: PrivateListScope<'_>,
+        shared: Arc<Catalog>,
+        deadline: Instant,
+    ) -> Arc<Catalog> {
+        let places: Vec<_> = self.wanted(views, &call.endpoint, wanted).collect();
+        if places.is_empty() {
+            return shared;
+        }
+        let caller = Principal::new(&call.caller);
+        let mut lists = self.lists_of(&caller);
+        let is_known =
+            matches!(wanted, PrivateListScope::Of(name, _) if lists.owner(name).is_some());
+        // A prompt is tried with the rights of a caller, not with its credential.
+        if !is_known && call.tried_by.is_none() {
+            let (due, now) = (places.iter().copied(), Instant::now());
+            let due: Vec<_> = due.filter(|at| lists.is_due(*at, now, None)).collect();
+            if !due.is_empty() {
+                let deadline = deadline.min(now + self.patience);
+                let fetched = self.fetch(due, &caller, call.subject_token.as_ref(), deadline).await;
+                let newest = self.lists_of(&caller);
+                // Lists that are larger than all the memory for them are served, and not kept.
+                lists = if newest.has(&fetched) {
+                    newest
+                } else {
+                    Arc::new(lists.with(newest.known().map(cloned).chain(fetched)))
+                };
+            }
+        }
+        let composed = lists.content(&shared, &caller).await;
+        let mut catalog = Catalog {
+            content: composed.prompts,
+            skills: composed.skills,
+            incomplete: shared.incomplete.clone(),
+            pending: shared.pending,
+            fresh_until: shared.fresh_until.clone(),
+            scope: CacheScope::Private,
+            list_fault: shared.list_fault.clone(),
+            ..Catalog::default()
+        };
+        for at in places {
+            self.note(&mut catalog, at, lists.get(at));
+        }
+        Arc::new(catalog)
+    }
+
+    /// Notes in the catalog of a caller how fresh one of its lists is.
+    fn note(&self, catalog: &mut Catalog, at: usize, list: Option<&Arc<List>>) {
+        let upstream = &self.sources[at].id;
+        let (failure, is_of_skills) = match list {
+            Some(list) => {
+                catalog.note_fresh(list.renew_at, upstream);
+                let is_of_skills = list.failure.is_none();
+                (list.failure.clone().or_else(|| list.skills_failure.clone()), is_of_skills)
+            }
+            None => (Some(not_reported_yet()), false),
+        };
+        let Some(kind) = failure else { return };
+        let fails_lists = self.on_failure == OnFailure::Fail;
+        if fails_lists {
+            let fault = || Fault::upstream(upstream.as_str(), kind.clone());
+            catalog.list_fault.get_or_insert_with(fault);
+        }
+        catalog.incomplete.push(Incomplete {
+            upstream: upstream.clone(),
+            kind,
+            fails_lists,
+            walked_at: list.and_then(|list| {
+                if is_of_skills { list.skills_listed_at() } else { list.fetched_at }
+            }),
+            has_prompts: is_of_skills && !self.sources[at].skills_as_prompts,
+        });
+    }
+
+    /// Fetches the lists at these places, all at once, until the deadline. Fetches that take longer
+    /// go on for the next call.
+    async fn fetch(
+        self: &Arc<Self>,
+        due: Vec<usize>,
+        caller: &Principal,
+        subject: Option<&SubjectToken>,
+        deadline: Instant,
+    ) -> Vec<(usize, Arc<List>)> {
+        let mut fetching = JoinSet::new();
+        for at in due {
+            let (lists, place) = (self.clone(), (caller.clone(), at));
+            let cause = Cause::Call(subject.cloned());
+            fetching.spawn(self.tasks.track_future(async move {
+                // The wait ends with the call, so that there is one task for each list that
+                // outlives its call.
+                let turn = Turn::wait(lists.clone(), place).await;
+                let renewing = lists.tasks.spawn(lists.clone().renew_in(turn, cause));
+                Some((at, renewing.await.ok().flatten()?))
+            }));
+        }
+        let mut fetched = Vec::with_capacity(fetching.len());
+        while let Ok(Some(list)) = timeout_at(deadline, fetching.join_next()).await {
+            fetched.extend(list.ok().flatten());
+        }
+        fetched
+    }
+
+    /// Fetches a list, unless another task has just done so. Returns nothing at shutdown, and once
+    /// the upstream is gone.
+    async fn renew(self: Arc<Self>, place: Place, cause: Cause) -> Option<Arc<List>> {
+        let turn = Turn::wait(self.clone(), place).await;
+        self.renew_in(turn, cause).await
+    }
+
+    async fn renew_in(self: Arc<Self>, turn: Turn, cause: Cause) -> Option<Arc<List>> {
+        let (caller, at) = &turn.place;
+        let began_at = Instant::now();
+        let changed_at = match cause {
+            Cause::Change(at) => Some(at),
+            Cause::Call(_) | Cause::Age => None,
+        };
+        let lists = self.lists_of(caller);
+        if !lists.is_due(*at, began_at, changed_at) {
+            return lists.get(*at).cloned();
+        }
+        let upstream = self.upstream(*at)?;
+        let access = match &cause {
+            Cause::Call(subject) => TokenAccess::Obtained(subject.as_ref()),
+            Cause::Age | Cause::Change(_) => TokenAccess::Present,
+        };
+        let fetching = upstream.walk_as_caller(caller.caller(), access);
+        let fetched = self.shutdown.run_until_cancelled(rare(fetching)).await?;
+        if let Err(Kind::NoToken { .. } | Kind::AuthFailed { .. }) = &fetched
+            && matches!(access, TokenAccess::Present)
+        {
+            // The next call of the caller brings another token.
+            return lists.get(*at).cloned();
+        }
+        let (fetched, ended) = match fetched {
+            Ok((fetched, ended)) => (Ok(fetched), Some(ended)),
+            Err(kind) => (Err(kind), None),
+        };
+        // It may have been forgotten meanwhile.
+        let before = self.lists_of(caller).get(*at).cloned();
+        let list = self.made(*at, fetched, before, began_at).await;
+        Some(self.keep(&turn.place, list, ended.as_ref()))
+    }
+
+    async fn made(
+        &self,
+        at: usize,
+        fetched: Result<FetchedList, Kind>,
+        before: Option<Arc<List>>,
+        began_at: Instant,
+    ) -> List {
+        let before = before.as_deref();
+        match fetched {
+            Ok(FetchedList { mut listed, fresh_for }) => {
+                let is_lacking =
+                    listed.skills_failure.is_some() && self.on_failure != OnFailure::Omit;
+                if let Some(before) = before.filter(|_| is_lacking) {
+                    before.lend_skills(&mut listed);
+                }
+                let source = self.sources[at].clone();
+                let presented = Presented::of(source, self.naming.clone(), listed).await;
+                List::fetched(presented, before, began_at, fresh_for)
+            }
+            Err(kind) => List::failed(kind, before, Instant::now(), self.on_failure),
+        }
+    }
+
+    /// Replaces the list before, and notifies the streams of its caller. A list that was fetched
+    /// with an access that has `ended` meanwhile is not kept.
+    fn keep(
+        &self,
+        (caller, at): &Place,
+        list: List,
+        ended: Option<&CancellationToken>,
+    ) -> Arc<List> {
+        let list = {
+            let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+            let is_over = ended.is_some_and(CancellationToken::is_cancelled);
+            let list = if is_over { List::ended(Kind::AccessEnded, Instant::now()) } else { list };
+            let list = Arc::new(list);
+            let lists = self.lists_of(caller).with([(*at, list.clone())]);
+            self.lists.insert(caller.clone(), Arc::new(lists));
+            list
+        };
+        self.watchers.notify(caller);
+        list
+    }
+
+    /// Releases objects that only earlier contents hold.
+    pub(crate) fn release_before(&self, generation: u64) {
+        self.lists.iter().for_each(|(_, lists)| lists.release_before(generation));
+    }
+
+    /// Forgets the lists of a caller (by id), or of all, at an upstream (by id), or at all.
+    pub fn forget(&self, caller: Option<&str>, upstream: Option<&str>, why: &Kind) {
+        let is_meant = |known: &Principal| caller.is_none_or(|id| known.caller().id() == id);
+        let meant: Vec<_> = self.lists.iter().filter(|(known, _)| is_meant(known)).collect();
+        for (caller, lists) in meant {
+            for (at, _) in lists.known() {
+                if upstream.is_none_or(|id| self.sources[at].id.as_str() == id) {
+                    let ended = List::ended(why.clone(), Instant::now());
+                    self.keep(&(caller.clone(), at), ended, None);
+                }
+            }
+        }
+    }
+
+    /// Has the list of a caller fetched again soon: it differs from what the upstream has.
+    pub fn doubt(&self, caller: &Caller, upstream: &UpstreamId) {
+        let Some(at) = self.sources.iter().position(|source| source.id == *upstream) else {
+            return;
+        };
+        let caller = Principal::new(caller);
+        {
+            let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+            let lists = self.lists_of(&caller);
+            let Some(list) = lists.get(at) else { return };
+            let doubted = lists.with([(at, Arc::new(list.doubted()))]);
+            self.lists.insert(caller.clone(), Arc::new(doubted));
+        }
+        self.watchers.notify(&caller);
+    }
+
+    /// Returns the lists of a caller, if each that the endpoint serves is known.
+    fn known(&self, caller: &Principal, views: &ViewCache, endpoint: &str) -> Option<Arc<ListsOf>> {
+        let lists = self.lists.get(caller)?;
+        let mut wanted = self.wanted(views, endpoint, PrivateListScope::All);
+        wanted.all(|at| lists.get(at).is_some()).then_some(lists)
+    }
+
+    /// Finds a prompt in the private lists of a caller.
+    pub fn find<T>(
+        &self,
+        caller: &Caller,
+        name: &str,
+        kind: NameKind,
+        found: impl FnOnce(&Owner) -> T,
+    ) -> Option<T> {
+        let lists = self.lists.get(&Principal::new(caller))?;
+        let owner = match kind {
+            NameKind::Tool => lists.owner_of_tool(name),
+            NameKind::Public => lists.owner(name),
+        };
+        owner.map(found)
+    }
+
+    /// Finds a part of a skill among those that a caller was served last.
+    pub fn find_skill<T>(
+        &self,
+        caller: &Caller,
+        uri: &str,
+        part: SkillPart,
+        found: impl FnOnce(&Owner) -> T,
+    ) -> Option<T> {
+        let skills = self.lists.get(&Principal::new(caller))?.last_skills()?;
+        skills.find(uri, part, |_| true).map(|skill| found(skill.owner))
+    }
+
+    fn turns(&self) -> MutexGuard<'_, HashMap<Place, ListFetches>> {
+        self.turns.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One task among those that fetch a list one after another.
+struct Turn {
+    lists: Arc<CallerLists>,
+    place: Place,
+    /// Absent while it waits.
+    held: Option<OwnedMutexGuard<()>>,
+}
+
+impl Turn {
+    /// Waits until no other task fetches the list. Cancel safe.
+    async fn wait(lists: Arc<CallerLists>, place: Place) -> Self {
+        let lock = {
+            let mut turns = lists.turns();
+            let waiting = turns.entry(place.clone()).or_default();
+            waiting.tasks += 1;
+            waiting.turn.clone()
+        };
+        let mut turn = Self { lists, place, held: None };
+        turn.held = Some(lock.lock_owned().await);
+        turn
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let mut turns = self.lists.turns();
+        if let Some(waiting) = turns.get_mut(&self.place) {
+            waiting.tasks -= 1;
+            if waiting.tasks == 0 {
+                turns.remove(&self.place);
+            }
+        }
+    }
+}
+
+/// The beginning of the URIs of an upstream's skills.
+fn uris_of(source: &UpstreamSource) -> String {
+    public_uri(&source.prefix, "")
+}
+
+fn cloned((at, list): (usize, &Arc<List>)) -> (usize, Arc<List>) {
+    (at, list.clone())
+}

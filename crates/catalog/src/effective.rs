@@ -1,0 +1,303 @@
+//! The effective list of an upstream: what overlays make of the definitions that it offers, and
+//! what approvals let through.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use super::approval::{
+    ApprovalRow, ApprovalSettings, ApprovedTexts, OfferedPrompt, PromptApproval,
+};
+use super::skills::approved::{EffectiveSkills, SkillMaker};
+use super::snapshot::{LeftOut, LeftOutBy};
+use base::seal;
+use domain::approval::{
+    Approval, ApprovalKind, ApprovalState, Class, Decision, Files, Mode, Offered, OfferedText,
+    Reason, Serving, decide,
+};
+use domain::json::Json;
+use domain::name::{Naming, Prefix, UpstreamId};
+use domain::overlay::{self, Overlaid, Overlay};
+use domain::prompt::Prompt;
+use domain::skill::Skill;
+
+/// The effective list of one upstream.
+#[derive(Debug, Default)]
+pub(crate) struct Effective {
+    pub prompts: Vec<Prompt>,
+    /// The approval of each of these prompts; empty while approvals are off.
+    pub approvals: Vec<PromptApproval>,
+    pub skills: Vec<Arc<Skill>>,
+    /// The approval of each of these skills; empty while approvals are off.
+    pub skill_approvals: Vec<PromptApproval>,
+    pub left_out: Vec<LeftOut>,
+    /// All prompts and skills that are offered or in the lock file; empty while approvals are off.
+    pub rows: Arc<Vec<ApprovalRow>>,
+}
+
+impl Effective {
+    /// Whether a decision could not be carried out, such as for a missing object.
+    pub(crate) fn has_problem(&self) -> bool {
+        self.rows.iter().any(|row| row.problem.is_some())
+    }
+
+    /// Whether the same is served, for the same reasons.
+    pub(crate) fn serves_as(&self, other: &Self) -> bool {
+        let is_same_approval = |(one, other): (&PromptApproval, &PromptApproval)| {
+            one.state == other.state
+                && one.is_tolerated == other.is_tolerated
+                && one.is_snapshot_only == other.is_snapshot_only
+                && match (&one.approved, &other.approved) {
+                    (Some(one), Some(other)) => one.is_same(other),
+                    (None, None) => true,
+                    _ => false,
+                }
+        };
+        let are_same_approvals = |one: &[PromptApproval], other: &[PromptApproval]| {
+            one.len() == other.len() && one.iter().zip(other).all(is_same_approval)
+        };
+        self.prompts == other.prompts
+            && are_same_approvals(&self.approvals, &other.approvals)
+            && self.skills == other.skills
+            && are_same_approvals(&self.skill_approvals, &other.skill_approvals)
+            && self.left_out == other.left_out
+    }
+}
+
+/// The texts that are known of the prompts of one upstream, by raw names.
+pub(crate) type KnownTexts = HashMap<Arc<str>, TextsOf>;
+
+/// The texts of one version of a prompt.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct TextsOf {
+    /// Digest of the effective definition for which they were asked.
+    pub definition: Arc<str>,
+    pub texts: BTreeMap<Arc<str>, OfferedText>,
+    /// When they were first found to be these.
+    pub since: SystemTime,
+}
+
+impl TextsOf {
+    /// Whether both are the same texts, whenever they were found.
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.definition == other.definition && self.texts == other.texts
+    }
+}
+
+/// The texts of one prompt that a probe has found.
+#[derive(Debug)]
+pub struct TextReport {
+    pub upstream: UpstreamId,
+    pub raw_name: Arc<str>,
+    pub texts: TextsOf,
+    /// The arguments whose text could not be fetched. Their known texts stay.
+    pub failed: Vec<Arc<str>>,
+}
+
+/// The inputs of an effective list, besides the offered list.
+pub(crate) struct Maker<'a> {
+    pub upstream: &'a UpstreamId,
+    pub prefix: &'a Prefix,
+    pub naming: &'a Naming,
+    pub overlays: &'a [Overlay],
+    pub approvals: &'a ApprovalSettings,
+    pub texts: &'a KnownTexts,
+}
+
+impl Maker<'_> {
+    /// Whether nothing changes a list.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.overlays.is_empty() && self.approvals.mode == Mode::Off
+    }
+
+    /// Makes the effective list of the upstream's list; `None` if it has no list. Reads objects, so
+    /// it blocks.
+    pub(crate) fn make(
+        &self,
+        offered: Option<&[Prompt]>,
+        skills: Option<&[Arc<Skill>]>,
+    ) -> Effective {
+        let Self { upstream, prefix, approvals, .. } = *self;
+        let made = SkillMaker { upstream, prefix, approvals }.make(skills);
+        let EffectiveSkills { skills, approvals: skill_approvals, mut rows, left_out } = made;
+        let mut effective = Effective { skills, skill_approvals, left_out, ..Effective::default() };
+        for prompt in offered.unwrap_or_default() {
+            let prompt = match overlay::apply(self.overlays, prompt) {
+                Overlaid::Unchanged => prompt.clone(),
+                Overlaid::Changed(prompt) => prompt,
+                Overlaid::Dropped(number) => {
+                    let reason = format!("dropped by {}", overlay::key(number));
+                    effective.left_out.push(self.left_out(prompt, LeftOutBy::Overlay, reason));
+                    continue;
+                }
+            };
+            if self.approvals.mode == Mode::Off {
+                effective.prompts.push(prompt);
+            } else {
+                rows.push(self.compare(prompt, &mut effective));
+            }
+        }
+        if self.approvals.mode != Mode::Off {
+            self.add_unoffered(offered.is_some(), &mut rows, &mut effective);
+        }
+        rows.sort_by(|a: &ApprovalRow, b| a.public_name.cmp(&b.public_name));
+        effective.rows = Arc::new(rows);
+        effective
+    }
+
+    /// Decides on one prompt, and adds the version that is served.
+    fn compare(&self, prompt: Prompt, effective: &mut Effective) -> ApprovalRow {
+        // In the form in which it would be approved: the list is the same, byte for byte, whichever
+        // form is served.
+        let canonical = prompt.canonical();
+        let definition: Arc<str> = seal::sha256_text(canonical.as_bytes()).into();
+        let prompt = Prompt::approved(Json::accepted(&canonical), &prompt).unwrap_or(prompt);
+        let known = self.texts.get(prompt.name.as_str());
+        let known = known.filter(|known| known.definition == definition);
+        let texts_since = known.map(|known| known.since);
+        let offered = Offered {
+            definition,
+            source: prompt.source.as_ref().map(|source| source.digest.clone()),
+            texts: known.map(|known| known.texts.clone()).unwrap_or_default(),
+            files: Files::new(),
+        };
+        let approval = self.approval_of(&prompt.name);
+        let approved = approval
+            .and_then(|approval| approval.approved.as_ref())
+            .map(|decided| &decided.version);
+        // Read only where the offered form differs.
+        let mut form = None;
+        let decision = decide(self.approvals.mode, approval, &offered, || {
+            let version = approved.expect("only an approved form is compared");
+            let read = self.approvals.approved_form(version, &prompt);
+            let fits = read.as_ref().map_or(true, |form| requires_no_more(&prompt, form));
+            form = Some(read);
+            fits
+        });
+        let mut row = self.row(&prompt.name, prompt.listed_name(), decision);
+        let prompt = Arc::new(prompt);
+        let (prompt_of_row, skill, version) = (prompt.clone(), None, offered);
+        row.offered = Some(OfferedPrompt { prompt: prompt_of_row, skill, version, texts_since });
+        let served = match (decision.serving, form) {
+            (Serving::Offered, _) => Some((*prompt).clone()),
+            (Serving::Approved, Some(Ok(form))) => Some(form),
+            (Serving::Approved, Some(Err(problem))) => {
+                row.problem = Some(problem);
+                None
+            }
+            (Serving::Approved, None) | (Serving::Nothing, _) => None,
+        };
+        match served {
+            Some(served) => {
+                effective.prompts.push(served);
+                effective.approvals.push(self.prompt_approval(decision.state, approval));
+            }
+            None => {
+                let why = row.problem.as_deref().unwrap_or(decision.reason.as_str());
+                let reason = format!("held back ({}): {why}", decision.state.as_str());
+                effective.left_out.push(self.left_out(&prompt, LeftOutBy::Approval, reason));
+            }
+        }
+        row
+    }
+
+    /// Adds the approvals of prompts that are not offered. Without a list, those with a snapshot
+    /// are served.
+    fn add_unoffered(
+        &self,
+        has_list: bool,
+        rows: &mut Vec<ApprovalRow>,
+        effective: &mut Effective,
+    ) {
+        let lock = &self.approvals.lock;
+        let approvals = lock.of_upstream(ApprovalKind::Prompt, self.upstream.as_str());
+        let prompts = rows.iter().filter(|row| row.kind == ApprovalKind::Prompt);
+        let is_offered: HashSet<Arc<str>> = prompts.map(|row| row.raw_name.clone()).collect();
+        for (raw_name, approval) in approvals.into_iter().flatten() {
+            if is_offered.contains(raw_name.as_str()) {
+                continue;
+            }
+            let state = if approval.approved.is_some() {
+                ApprovalState::Approved
+            } else {
+                ApprovalState::Rejected
+            };
+            let reason = Reason::NotOffered;
+            let decision = Decision { state, reason, serving: Serving::Nothing };
+            let known = Prompt::named(raw_name);
+            let known = match overlay::apply(self.overlays, &known) {
+                Overlaid::Changed(prompt) => prompt,
+                Overlaid::Unchanged => known,
+                Overlaid::Dropped(_) => continue,
+            };
+            let mut row = self.row(raw_name, known.listed_name(), decision);
+            let version = approval.approved.as_ref().map(|decided| &decided.version);
+            let has_snapshot = !has_list && self.approvals.snapshot && self.is_enforced();
+            let version = version.filter(|version| has_snapshot && !version.texts.is_empty());
+            if let Some(version) = version {
+                match self.approvals.approved_form(version, &known) {
+                    Ok(form) => {
+                        row.decision.serving = Serving::Approved;
+                        effective.prompts.push(form);
+                        let approval =
+                            self.prompt_approval(ApprovalState::Approved, Some(approval));
+                        effective
+                            .approvals
+                            .push(PromptApproval { is_snapshot_only: true, ..approval });
+                    }
+                    Err(problem) => row.problem = Some(problem),
+                }
+            }
+            rows.push(row);
+        }
+    }
+
+    fn prompt_approval(&self, state: ApprovalState, approval: Option<&Approval>) -> PromptApproval {
+        let version = approval
+            .and_then(|approval| approval.approved.as_ref())
+            .map(|decided| &decided.version);
+        let version = version.filter(|version| version.class() != Class::Definition);
+        let approved = version.map(|version| Arc::new(ApprovedTexts::new(version, self.approvals)));
+        let is_tolerated = !self.is_enforced() && state != ApprovalState::Approved;
+        PromptApproval { state, is_tolerated, is_snapshot_only: false, approved }
+    }
+
+    fn is_enforced(&self) -> bool {
+        self.approvals.mode == Mode::Enforce
+    }
+
+    fn approval_of(&self, raw_name: &str) -> Option<&Approval> {
+        self.approvals.lock.approval(ApprovalKind::Prompt, self.upstream.as_str(), raw_name)
+    }
+
+    fn row(&self, raw_name: &str, listed_name: &str, decision: Decision) -> ApprovalRow {
+        let public_name = self.naming.public(self.prefix, listed_name);
+        ApprovalRow {
+            kind: ApprovalKind::Prompt,
+            upstream: self.upstream.clone(),
+            raw_name: raw_name.into(),
+            public_name: public_name.unwrap_or_else(|_| listed_name.to_owned()),
+            mode: self.approvals.mode,
+            offered: None,
+            approval: self.approval_of(raw_name).cloned(),
+            decision,
+            problem: None,
+            variants: Vec::new(),
+        }
+    }
+
+    fn left_out(&self, prompt: &Prompt, by: LeftOutBy, reason: String) -> LeftOut {
+        let upstream = self.upstream.to_string();
+        LeftOut { upstream, raw_name: prompt.name.clone(), reason, by }
+    }
+}
+
+/// Whether an approved form can stand for the offered one: the upstream requires no argument that
+/// it lacks, and it has none that an overlay presets by now.
+fn requires_no_more(offered: &Prompt, approved: &Prompt) -> bool {
+    let mut required = offered.arguments.iter().filter(|argument| argument.required);
+    let overlay = offered.overlay.as_deref();
+    let is_preset = |name: &str| overlay.is_some_and(|overlay| overlay.is_preset(name));
+    required.all(|argument| approved.arguments.iter().any(|known| known.name == argument.name))
+        && !approved.arguments.iter().any(|argument| is_preset(&argument.name))
+}

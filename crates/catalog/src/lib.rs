@@ -1,0 +1,29 @@
+//! The catalog: the prompts and skills that are served, and the announcements of their changes.
+//! Requests read one snapshot of it; one task writes it.
+
+#![forbid(unsafe_code)]
+// Untrusted input must not panic; tests may.
+#![warn(clippy::panic, clippy::unwrap_used)]
+#![warn(unreachable_pub)]
+
+pub mod announce;
+pub mod approval;
+pub mod blocking;
+pub mod caller_lists;
+pub mod effective;
+pub mod endpoints;
+pub(crate) mod first_definitions;
+pub mod list_cursor;
+pub mod lists;
+pub mod owner;
+pub mod refresh;
+pub mod reply;
+pub mod rest_reply;
+pub mod search;
+pub mod segment;
+pub mod skills;
+pub mod snapshot;
+pub mod source;
+pub mod status;
+pub mod view;
+pub mod view_cache;

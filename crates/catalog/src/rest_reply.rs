@@ -1,0 +1,67 @@
+//! Results of the upstream of `[rest]`, as it sent them, and the pages of its lists.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::snapshot::Incomplete;
+use domain::cursor::CacheScope;
+use domain::document::Document;
+use domain::json::{Json, JsonKind};
+use domain::name::UpstreamId;
+use domain::rest::RestList;
+
+/// A result of the upstream of `[rest]`.
+#[derive(Debug)]
+pub struct RestReply {
+    /// As the upstream sent it, nulls included.
+    pub result: Document,
+    pub upstream: UpstreamId,
+    /// `Some` for a list.
+    pub page: Option<RestPage>,
+    /// How long a modern client may keep the result, and for whom; `None` where the revision has
+    /// no such members.
+    pub caching: Option<(Duration, CacheScope)>,
+}
+
+/// The elements of one page of a list of the upstream.
+#[derive(Debug)]
+pub struct RestPage {
+    pub list: RestList,
+    /// The tools that stand for prompts, before those of the upstream: elements separated by
+    /// commas, in pieces of UTF-8.
+    pub ours: Vec<Bytes>,
+    /// Which elements of the upstream the caller may use; `None` for all.
+    pub allowed: Option<Vec<bool>>,
+    /// The sealed cursor of the next page.
+    pub next_cursor: Option<String>,
+    /// The upstream itself, where it could not be asked.
+    pub incomplete: Option<Incomplete>,
+}
+
+impl RestReply {
+    /// A result without changes.
+    pub fn of(result: Document, upstream: UpstreamId) -> Self {
+        Self { result, upstream, page: None, caching: None }
+    }
+}
+
+impl RestPage {
+    /// A page with the elements of one list that are all allowed.
+    pub fn of(list: RestList) -> Self {
+        Self { list, ours: Vec::new(), allowed: None, next_cursor: None, incomplete: None }
+    }
+
+    /// The elements of the upstream that the caller may use.
+    pub fn elements<'a>(&self, result: Json<'a>) -> impl Iterator<Item = Json<'a>> {
+        let all = elements(result, self.list).into_iter().flat_map(Json::elements).enumerate();
+        let is_allowed =
+            move |at: usize| self.allowed.as_ref().is_none_or(|each| each.get(at) == Some(&true));
+        all.filter(move |(at, _)| is_allowed(*at)).map(|(_, element)| element)
+    }
+}
+
+/// The array of a list.
+pub fn elements(result: Json<'_>, list: RestList) -> Option<Json<'_>> {
+    result.get(list.member).filter(|elements| elements.kind() == JsonKind::Array)
+}

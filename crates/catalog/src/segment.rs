@@ -1,0 +1,271 @@
+//! Segments: the catalog in pieces that are shared between snapshots and views. A change of one
+//! upstream replaces its own segment only.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::ops::Range;
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+
+use super::approval::PromptApproval;
+use super::owner::Owner;
+use base::seal;
+use domain::chunks;
+use domain::json::Json;
+use domain::merge::MergedPrompt;
+use domain::name::UpstreamId;
+use domain::prompt::{Argument, Prompt};
+use domain::rights::Allowed;
+use domain::tool::name::tool_name;
+
+/// SHA-256 of a serialised list: equal digests are equal lists.
+pub type Digest = [u8; 32];
+
+/// Consecutive elements of a list, in byte order of their names, already serialised. The names of
+/// every other segment are all before them or all behind them.
+#[derive(Default)]
+pub struct Segment {
+    /// The elements, with a comma behind each.
+    text: Arc<String>,
+    /// The same.
+    bytes: Bytes,
+    elements: Vec<Element>,
+    /// The owners of the elements; empty if the elements are no prompts.
+    owners: Vec<Owner>,
+    /// The upstream of all of them; `None` where several upstreams share the segment.
+    upstream: Option<UpstreamId>,
+    /// The positions of the versions of prompts, in the order of their raw names.
+    versions: Box<[u32]>,
+    /// All positions, as one range.
+    all: Arc<[Range<u32>]>,
+    /// The positions of the prompts whose tools have derived names, by these names.
+    derived_names: OnceLock<HashMap<String, usize>>,
+}
+
+/// One element of a list.
+struct Element {
+    /// The public name of a prompt, or the name of a tool.
+    name: Arc<str>,
+    /// The end of the element in the text, before its comma.
+    end: usize,
+    digest: Digest,
+}
+
+/// A segment that is being written.
+#[derive(Default)]
+pub struct SegmentWriter {
+    text: String,
+    segment: Segment,
+}
+
+impl SegmentWriter {
+    /// A segment of the prompts of one upstream, or of several if that is `None`.
+    pub fn new(upstream: Option<UpstreamId>) -> Self {
+        Self { segment: Segment { upstream, ..Segment::default() }, ..Self::default() }
+    }
+
+    /// Appends an element that `write` serialises.
+    pub fn push(&mut self, name: Arc<str>, write: impl FnOnce(&mut String)) {
+        let start = self.text.len();
+        write(&mut self.text);
+        let digest = seal::sha256(&self.text.as_bytes()[start..]);
+        let last = self.segment.elements.last();
+        debug_assert!(last.is_none_or(|last| last.name < name), "{name} is out of order");
+        self.segment.elements.push(Element { name, end: self.text.len(), digest });
+        self.text.push(',');
+    }
+
+    /// Appends a prompt.
+    pub fn push_prompt(&mut self, owner: Owner, write: impl FnOnce(&mut String)) {
+        self.push(owner.public_name.clone(), write);
+        self.segment.owners.push(owner);
+    }
+
+    /// Appends a prompt of a merged list.
+    pub fn push_merged(
+        &mut self,
+        upstream: &UpstreamId,
+        entry: &MergedPrompt,
+        prompt: &Prompt,
+        approval: PromptApproval,
+    ) {
+        let owner = Owner {
+            public_name: entry.public_name.as_str().into(),
+            upstream: upstream.clone(),
+            raw_name: prompt.name.as_str().into(),
+            arguments: prompt.arguments.as_slice().into(),
+            digest: seal::definition_digest(prompt).into(),
+            overlay: prompt.overlay.clone(),
+            approval,
+            version: prompt.version.clone(),
+            skill: None,
+            prompt_name: None,
+        };
+        self.push_prompt(owner, |out| {
+            prompt.via.write_element(out, |out| prompt.write(&entry.public_name, out));
+        });
+    }
+
+    pub fn finish(mut self) -> Segment {
+        self.text.shrink_to_fit();
+        let segment = &mut self.segment;
+        segment.text = Arc::new(self.text);
+        segment.bytes = chunks::shared(&segment.text);
+        segment.elements.shrink_to_fit();
+        segment.owners.shrink_to_fit();
+        let len = segment.len();
+        // A list has fewer elements than 2^32: `max_prompts` is at most a million.
+        segment.versions = versions(&segment.owners);
+        segment.all = std::iter::once(0..len as u32).filter(|all| !all.is_empty()).collect();
+        self.segment
+    }
+}
+
+impl Segment {
+    pub fn len(&self) -> usize {
+        self.elements.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.elements.is_empty()
+    }
+
+    /// All positions.
+    pub fn all(&self) -> &Arc<[Range<u32>]> {
+        &self.all
+    }
+
+    pub fn owners(&self) -> &[Owner] {
+        &self.owners
+    }
+
+    /// The upstream of all prompts; `None` where several upstreams share the segment.
+    pub fn upstream(&self) -> Option<&UpstreamId> {
+        self.upstream.as_ref()
+    }
+
+    /// Whether an element is a version of another prompt.
+    pub(crate) fn has_versions(&self) -> bool {
+        !self.versions.is_empty()
+    }
+
+    /// The elements that are no versions of others.
+    pub fn plain(&self) -> Allowed {
+        if self.has_versions() {
+            Allowed::of(self.owners.iter().map(|owner| !owner.is_version()).collect())
+        } else {
+            Allowed::All
+        }
+    }
+
+    /// The number of elements that are no versions of others.
+    pub(crate) fn plain_len(&self) -> usize {
+        self.len() - self.versions.len()
+    }
+
+    /// The version of a prompt that has this raw name.
+    pub fn version(&self, upstream: &UpstreamId, raw_name: &str) -> Option<&Owner> {
+        let at =
+            self.versions.partition_point(|at| *self.owners[*at as usize].raw_name < *raw_name);
+        let owners = self.versions[at..].iter().map(|at| &self.owners[*at as usize]);
+        let mut same = owners.take_while(|owner| *owner.raw_name == *raw_name);
+        same.find(|owner| owner.upstream == *upstream)
+    }
+
+    pub fn name(&self, position: usize) -> &Arc<str> {
+        &self.elements[position].name
+    }
+
+    pub fn digest(&self, position: usize) -> &Digest {
+        &self.elements[position].digest
+    }
+
+    /// The last name in byte order; empty if there are no elements.
+    pub(crate) fn last_name(&self) -> &str {
+        self.elements.last().map_or("", |element| &element.name)
+    }
+
+    /// The number of names up to this one, including it.
+    pub(crate) fn count_to(&self, name: &str) -> usize {
+        self.elements.partition_point(|element| &*element.name <= name)
+    }
+
+    /// The position of a name.
+    pub fn position(&self, name: &str) -> Option<usize> {
+        self.elements.binary_search_by(|element| (*element.name).cmp(name)).ok()
+    }
+
+    /// The position of the prompt whose tool has this derived name.
+    pub(crate) fn position_of_derived(&self, tool: &str) -> Option<usize> {
+        let names = self.derived_names.get_or_init(|| {
+            let derived = |element: &Element| {
+                let name = name_of_tool(&element.name);
+                (name != *element.name).then_some(name)
+            };
+            let elements = self.elements.iter().enumerate();
+            elements.filter_map(|(at, element)| Some((derived(element)?, at))).collect()
+        });
+        names.get(tool).copied()
+    }
+
+    /// The serialised elements at these positions, separated by commas and with one behind the
+    /// last.
+    pub fn slice(&self, positions: Range<usize>) -> Bytes {
+        let start = self.start(positions.start);
+        let end = self.start(positions.end);
+        self.bytes.slice(start..end)
+    }
+
+    /// One element.
+    pub fn element(&self, position: usize) -> Json<'_> {
+        Json::accepted(&self.text[self.start(position)..self.elements[position].end])
+    }
+
+    fn start(&self, position: usize) -> usize {
+        position.checked_sub(1).map_or(0, |before| self.elements[before].end + 1)
+    }
+
+    /// Bytes of the serialised elements.
+    pub(crate) fn text_size(&self, positions: Range<usize>) -> usize {
+        self.start(positions.end) - self.start(positions.start)
+    }
+
+    /// Bytes that the segment takes in memory, with its owners.
+    pub(crate) fn size_with_owners(&self) -> usize {
+        let owner = |owner: &Owner| {
+            let texts = owner.raw_name.len() + owner.public_name.len() + owner.digest.len();
+            let argument = |argument: &Argument| argument.name.len() + size_of::<Argument>();
+            size_of::<Owner>() + texts + owner.arguments.iter().map(argument).sum::<usize>()
+        };
+        self.size() + self.owners.iter().map(owner).sum::<usize>()
+    }
+
+    /// Bytes that the segment takes in memory, without its owners.
+    pub fn size(&self) -> usize {
+        let names: usize = self.elements.iter().map(|element| element.name.len()).sum();
+        self.text.len() + names + self.elements.capacity() * size_of::<Element>()
+    }
+}
+
+impl fmt::Debug for Segment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Segment")
+            .field("upstream", &self.upstream)
+            .field("len", &self.len())
+            .finish()
+    }
+}
+
+/// The positions of versions, in the order of their raw names.
+fn versions(owners: &[Owner]) -> Box<[u32]> {
+    let mut versions: Vec<u32> =
+        (0_u32..).zip(owners).filter(|(_, owner)| owner.is_version()).map(|(at, _)| at).collect();
+    versions.sort_unstable_by_key(|at| &owners[*at as usize].raw_name);
+    versions.into()
+}
+
+/// Returns the name of the tool for a prompt, or of the property for an argument.
+pub fn name_of_tool(name: &str) -> String {
+    tool_name(name, |name| seal::sha256(name.as_bytes())).into_owned()
+}

@@ -1,0 +1,178 @@
+//! The skills of an upstream that approvals let through.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use crate::approval::{
+    ApprovalRow, ApprovalSettings, ApprovedTexts, OfferedPrompt, PromptApproval,
+};
+use crate::snapshot::{LeftOut, LeftOutBy};
+use base::seal;
+use domain::approval::{
+    Approval, ApprovalKind, ApprovalState, Decision, Mode, Offered, Reason, Serving, decide_skill,
+};
+use domain::json::Json;
+use domain::name::{Prefix, UpstreamId};
+use domain::prompt::Prompt;
+use domain::skill::{SKILL_FILE, Skill, public_uri};
+use domain::via::Via;
+
+/// The skills of one upstream that are served.
+#[derive(Debug, Default)]
+pub(crate) struct EffectiveSkills {
+    pub skills: Vec<Arc<Skill>>,
+    /// The approval of each of them; empty while approvals are off.
+    pub approvals: Vec<PromptApproval>,
+    /// All skills that are offered or in the lock file; empty while approvals are off.
+    pub rows: Vec<ApprovalRow>,
+    pub left_out: Vec<LeftOut>,
+}
+
+/// The inputs of the effective skills of an upstream, besides the offered ones.
+pub(crate) struct SkillMaker<'a> {
+    pub upstream: &'a UpstreamId,
+    pub prefix: &'a Prefix,
+    pub approvals: &'a ApprovalSettings,
+}
+
+impl SkillMaker<'_> {
+    /// Decides on each of the offered skills; `None` if the upstream has no list. Reads objects, so
+    /// it blocks.
+    pub(crate) fn make(&self, offered: Option<&[Arc<Skill>]>) -> EffectiveSkills {
+        let mut effective = EffectiveSkills::default();
+        if self.approvals.mode == Mode::Off {
+            effective.skills = offered.unwrap_or_default().to_vec();
+            return effective;
+        }
+        for skill in offered.unwrap_or_default() {
+            self.compare(skill, &mut effective);
+        }
+        self.add_unoffered(offered.is_some(), &mut effective);
+        effective
+    }
+
+    /// Decides on one skill, and adds the version that is served.
+    fn compare(&self, skill: &Arc<Skill>, effective: &mut EffectiveSkills) {
+        // In the form in which it would be approved, as for prompts.
+        let canonical = skill.canonical();
+        let read = Skill::read(Json::accepted(&canonical)).ok();
+        let read = read.map(|read| Arc::new(read.through(skill.via.clone())));
+        let skill = read.unwrap_or_else(|| skill.clone());
+        let offered = Offered {
+            definition: seal::sha256_text(canonical.as_bytes()).into(),
+            source: None,
+            texts: Default::default(),
+            files: skill.digests(),
+        };
+        let approval =
+            self.approvals.lock.approval(ApprovalKind::Skill, self.upstream.as_str(), &skill.path);
+        let has_snapshot = self.has_snapshot(approval);
+        let decision = decide_skill(self.approvals.mode, approval, &offered, has_snapshot);
+        let mut row = self.row(&skill.path, decision);
+        let prompt = Arc::new(Prompt::named(&skill.path));
+        let kept = Some(skill.clone());
+        row.offered =
+            Some(OfferedPrompt { prompt, skill: kept, version: offered, texts_since: None });
+        let served = match decision.serving {
+            Serving::Offered => Some(skill.clone()),
+            Serving::Approved => self.approved_form(&mut row, skill.via.clone()),
+            Serving::Nothing => None,
+        };
+        let is_snapshot = decision.serving == Serving::Approved;
+        match served {
+            Some(skill) => self.add(skill, decision.state, is_snapshot, &row, effective),
+            None => {
+                let why = row.problem.as_deref().unwrap_or(decision.reason.as_str());
+                let reason = format!("held back ({}): {why}", decision.state.as_str());
+                let (upstream, raw_name) = (self.upstream.to_string(), skill.path.to_string());
+                let by = LeftOutBy::Approval;
+                effective.left_out.push(LeftOut { upstream, raw_name, reason, by });
+            }
+        }
+        effective.rows.push(row);
+    }
+
+    /// Adds the approvals of skills that are not offered. Without a list, those with a snapshot are
+    /// served.
+    fn add_unoffered(&self, has_list: bool, effective: &mut EffectiveSkills) {
+        let known = self.approvals.lock.of_upstream(ApprovalKind::Skill, self.upstream.as_str());
+        let is_offered: HashSet<Arc<str>> =
+            effective.rows.iter().map(|row| row.raw_name.clone()).collect();
+        for (path, approval) in known.into_iter().flatten() {
+            if is_offered.contains(path.as_str()) {
+                continue;
+            }
+            let (state, reason) = (unoffered_state(approval), Reason::NotOffered);
+            let mut row = self.row(path, Decision { state, reason, serving: Serving::Nothing });
+            if !has_list && self.has_snapshot(Some(approval)) {
+                row.decision.serving = Serving::Approved;
+                if let Some(skill) = self.approved_form(&mut row, Via::NONE) {
+                    self.add(skill, state, true, &row, effective);
+                }
+            }
+            effective.rows.push(row);
+        }
+    }
+
+    /// The approved form of a skill that came `via` other gateways; `None` with a problem if its
+    /// object cannot be had.
+    fn approved_form(&self, row: &mut ApprovalRow, via: Via) -> Option<Arc<Skill>> {
+        let version = &row.approved()?.version;
+        match self.approvals.approved_skill(version, &row.raw_name) {
+            Ok(skill) => Some(Arc::new(skill.through(via))),
+            Err(problem) => {
+                row.problem = Some(problem);
+                row.decision.serving = Serving::Nothing;
+                None
+            }
+        }
+    }
+
+    fn add(
+        &self,
+        skill: Arc<Skill>,
+        state: ApprovalState,
+        is_snapshot_only: bool,
+        row: &ApprovalRow,
+        effective: &mut EffectiveSkills,
+    ) {
+        let approved = row.approved().map(|decided| &decided.version);
+        let approved =
+            approved.map(|version| Arc::new(ApprovedTexts::new(version, self.approvals)));
+        let is_tolerated = self.approvals.mode != Mode::Enforce && state != ApprovalState::Approved;
+        let approval = PromptApproval { state, is_tolerated, is_snapshot_only, approved };
+        effective.skills.push(skill);
+        effective.approvals.push(approval);
+    }
+
+    /// Whether the approved version can be served in place of the offered one. That of a dynamic
+    /// skill has no files.
+    fn has_snapshot(&self, approval: Option<&Approval>) -> bool {
+        let decided = approval.and_then(|approval| approval.approved.as_ref());
+        let has_files = decided.is_some_and(|decided| !decided.version.files.is_empty());
+        self.approvals.snapshot && self.approvals.mode == Mode::Enforce && has_files
+    }
+
+    fn row(&self, path: &str, decision: Decision) -> ApprovalRow {
+        let (upstream, kind) = (self.upstream, ApprovalKind::Skill);
+        ApprovalRow {
+            kind,
+            upstream: upstream.clone(),
+            raw_name: path.into(),
+            public_name: [&public_uri(self.prefix, path), "/", SKILL_FILE].concat(),
+            mode: self.approvals.mode,
+            offered: None,
+            approval: self.approvals.lock.approval(kind, upstream.as_str(), path).cloned(),
+            decision,
+            problem: None,
+            variants: Vec::new(),
+        }
+    }
+}
+
+fn unoffered_state(approval: &Approval) -> ApprovalState {
+    match approval.approved {
+        Some(_) => ApprovalState::Approved,
+        None => ApprovalState::Rejected,
+    }
+}

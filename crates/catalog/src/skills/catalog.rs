@@ -1,0 +1,450 @@
+//! The skills of all upstreams. They are a content of the catalog as prompts are, so that views,
+//! rights and pages are those of prompts: a skill's public name is the URI of its `SKILL.md`.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+use crate::approval::PromptApproval;
+use crate::owner::{ListedSkill, Owner};
+use crate::segment::{Segment, SegmentWriter};
+use crate::snapshot::{CatalogContent, LeftOut, LeftOutBy, PrivatePart, SkillCatalog, next_number};
+use crate::source::UpstreamSource;
+use base::seal;
+use domain::call::SkillPart;
+use domain::caller::Principal;
+use domain::document::Document;
+use domain::name::{Prefix, UpstreamId};
+use domain::prompt_version::PromptVersion;
+use domain::skill::{SKILL_FILE, Skill, SkillFile, public_uri};
+
+/// A skill that has what a call asks for.
+pub struct FoundSkill<'a> {
+    pub owner: &'a Owner,
+    pub part: FoundPart<'a>,
+}
+
+/// The part that a call asks for.
+pub enum FoundPart<'a> {
+    /// As the list has it.
+    Entry(&'a str),
+    File(&'a SkillFile, &'a ListedSkill),
+    /// The URI of a file of a dynamic skill, as the upstream has it.
+    DynamicFile(String),
+    /// The elements of `resources`.
+    Directory(String),
+}
+
+/// The skills of one upstream, for the merge.
+#[derive(Clone, Copy)]
+pub struct SkillSource<'a> {
+    pub upstream: &'a UpstreamId,
+    pub prefix: &'a Prefix,
+    pub skills: &'a [Arc<Skill>],
+    /// The approval of each of them; empty while approvals are off.
+    pub approvals: &'a [PromptApproval],
+    /// The prompt that each of them stands for; empty for the upstream's own skills.
+    pub(super) prompts: &'a [PromptOfSkill],
+}
+
+/// The prompt that a skill stands for.
+pub(super) struct PromptOfSkill {
+    pub public_name: Arc<str>,
+    pub raw_name: Arc<str>,
+    /// Of its definition.
+    pub digest: Arc<str>,
+    pub version: Option<Arc<PromptVersion>>,
+    /// The result of reading the `SKILL.md`.
+    pub text: Document,
+}
+
+/// The skills of one upstream with a prefix, or of all without.
+#[derive(Default)]
+pub struct SkillGroup {
+    segments: Vec<Arc<Segment>>,
+    skills: Vec<(Arc<str>, ListedSkill)>,
+}
+
+/// Longest public URI that is looked up, in bytes: no served file has a longer one.
+const MAX_PUBLIC_URI: usize = 1024;
+
+impl SkillCatalog {
+    pub fn of<'a>(groups: impl Iterator<Item = &'a SkillGroup>) -> Self {
+        let (mut segments, mut skills) = (Vec::new(), HashMap::new());
+        for group in groups {
+            segments.extend(group.segments.iter().cloned());
+            skills.extend(group.skills.iter().cloned());
+        }
+        segments.sort_unstable_by(|a, b| a.last_name().cmp(b.last_name()));
+        let content = CatalogContent::new(next_number(), segments, Vec::new(), Vec::new());
+        Self { content: Arc::new(content), skills, shared: None, with_prompts: None }
+    }
+
+    /// The skills of an endpoint: the upstreams' own, or also those that stand for prompts.
+    pub fn exposed(&self, with_prompts: bool) -> &Self {
+        self.with_prompts.as_deref().filter(|_| with_prompts).unwrap_or(self)
+    }
+
+    /// The skill that stands for a prompt, where prompts are offered as skills.
+    pub fn of_prompt(&self, public_name: &str) -> Option<&Owner> {
+        let mut owners = self.with_prompts.as_ref()?.content.owners();
+        owners.find(|owner| owner.prompt_name.as_deref() == Some(public_name))
+    }
+
+    /// The skills of all callers, with those that only one caller sees. Their URIs are within
+    /// prefixes of their own.
+    pub(crate) fn with_private(
+        generation: u64,
+        shared: Arc<Self>,
+        groups: &[Arc<SkillGroup>],
+        audience: Principal,
+    ) -> Self {
+        let with_prompts = shared.with_prompts.clone().map(|shared| {
+            Arc::new(Self::with_private(next_number(), shared, groups, audience.clone()))
+        });
+        let segments = groups.iter().flat_map(|group| group.segments.iter().cloned()).collect();
+        let part = PrivatePart { audience, shared: shared.content.clone(), segments };
+        let content = Arc::new(CatalogContent::with_private(generation, part));
+        let skills = groups.iter().flat_map(|group| group.skills.iter().cloned()).collect();
+        Self { content, skills, shared: Some(shared), with_prompts }
+    }
+
+    /// The skill whose `SKILL.md` has this public URI.
+    fn listed(&self, uri: &str) -> Option<&ListedSkill> {
+        self.skills.get(uri).or_else(|| self.shared.as_ref()?.listed(uri))
+    }
+
+    /// Finds the part of a skill that has this URI. A file of a nested skill belongs to the skills
+    /// around it, too: the first one that the caller may use is found, and if there is none, the
+    /// innermost.
+    pub fn find(
+        &self,
+        uri: &str,
+        part: SkillPart,
+        may_use: impl Fn(&Owner) -> bool,
+    ) -> Option<FoundSkill<'_>> {
+        if uri.len() > MAX_PUBLIC_URI {
+            return None;
+        }
+        if part == SkillPart::Entry {
+            let owner = self.content.owner(uri)?;
+            return Some(FoundSkill {
+                owner,
+                part: FoundPart::Entry(self.content.listed(uri)?.text()),
+            });
+        }
+        let mut found = folders(uri).filter_map(|folder| {
+            let own = [folder, "/", SKILL_FILE].concat();
+            let (owner, listed) = (self.content.owner(&own)?, self.listed(&own)?);
+            Some(FoundSkill { owner, part: listed.part(uri, part)? })
+        });
+        let innermost = found.next()?;
+        if may_use(innermost.owner) {
+            return Some(innermost);
+        }
+        Some(found.find(|found| may_use(found.owner)).unwrap_or(innermost))
+    }
+}
+
+impl ListedSkill {
+    fn part(&self, uri: &str, part: SkillPart) -> Option<FoundPart<'_>> {
+        match part {
+            SkillPart::Directory => {
+                self.skill.directory(&self.prefix, uri).map(FoundPart::Directory)
+            }
+            SkillPart::Entry | SkillPart::File if self.skill.is_dynamic() => {
+                self.skill.dynamic_file(&self.prefix, uri).map(FoundPart::DynamicFile)
+            }
+            SkillPart::Entry | SkillPart::File => {
+                let mut files = self.skill.files.iter();
+                let file = files.find(|file| public_uri(&self.prefix, &file.path) == uri)?;
+                Some(FoundPart::File(file, self))
+            }
+        }
+    }
+}
+
+impl<'a> SkillSource<'a> {
+    /// The skills that an upstream has of its own.
+    pub(crate) fn own(
+        source: &'a UpstreamSource,
+        skills: &'a [Arc<Skill>],
+        approvals: &'a [PromptApproval],
+    ) -> Self {
+        let (upstream, prefix) = (&source.id, &source.prefix);
+        Self { upstream, prefix, skills, approvals, prompts: &[] }
+    }
+}
+
+impl SkillGroup {
+    pub(crate) fn len(&self) -> usize {
+        self.skills.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.skills.is_empty()
+    }
+
+    /// Whether the same skills are served.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        self.skills == other.skills
+    }
+
+    /// Bytes that the group takes in memory.
+    pub(crate) fn size(&self) -> usize {
+        let segments = self.segments.iter().map(|segment| segment.size_with_owners());
+        let skill = |(uri, listed): &(Arc<str>, ListedSkill)| {
+            size_of::<(Arc<str>, ListedSkill)>() + uri.len() + listed.skill.size()
+        };
+        segments.sum::<usize>() + self.skills.iter().map(skill).sum::<usize>()
+    }
+
+    /// The skills that are served, with their owners.
+    pub(super) fn served(&self) -> impl Iterator<Item = (&Owner, &ListedSkill)> {
+        let owners = self.segments.iter().flat_map(|segment| segment.owners());
+        owners.zip(self.skills.iter().map(|(_, listed)| listed))
+    }
+
+    /// Merges the skills of upstreams with one prefix. Also returns what is left out.
+    pub(crate) fn merge(
+        sources: &[SkillSource<'_>],
+        prefixes: &HashSet<&str>,
+    ) -> (Self, Vec<LeftOut>) {
+        let mut left_out = Vec::new();
+        let mut omit = |source: &SkillSource<'_>, skill: &Skill, reason: String| {
+            let (upstream, by) = (source.upstream.to_string(), LeftOutBy::Name);
+            left_out.push(LeftOut { upstream, raw_name: skill.path.to_string(), reason, by });
+        };
+        let claims = Claims::of(sources, prefixes);
+        for (at, place) in &claims.foreign {
+            let (source, skill) = (&sources[*at], &sources[*at].skills[*place]);
+            let first = first_segment(skill);
+            let reason =
+                format!("the skill's URI begins with the prefix {first:?} of another upstream");
+            omit(source, skill, reason);
+        }
+        let mut group = Self::default();
+        let mut writer = SegmentWriter::default();
+        for (uri, claimed) in &claims.by_uri {
+            let (at, place) = claimed[0];
+            let source = &sources[at];
+            if claimed.len() > 1 || claims.is_inside_another(uri, Some(at)) {
+                for (at, place) in claimed {
+                    let reason = format!("another skill claims {uri:?}; none of them is served");
+                    omit(&sources[*at], &sources[*at].skills[*place], reason);
+                }
+                continue;
+            }
+            let uri: Arc<str> = uri.as_str().into();
+            writer = group.push(writer, source, place, &uri);
+        }
+        let last = writer.finish();
+        group.segments.extend((!last.is_empty()).then(|| Arc::new(last)));
+        (group, left_out)
+    }
+
+    /// Adds a skill. Between those of upstreams without a prefix, others may belong: each is a
+    /// segment of its own.
+    fn push(
+        &mut self,
+        mut writer: SegmentWriter,
+        source: &SkillSource<'_>,
+        place: usize,
+        uri: &Arc<str>,
+    ) -> SegmentWriter {
+        let skill = &source.skills[place];
+        if self.skills.is_empty() || source.prefix.is_bare() {
+            let next = SegmentWriter::new(Some(source.upstream.clone()));
+            let full = std::mem::replace(&mut writer, next).finish();
+            self.segments.extend((!full.is_empty()).then(|| Arc::new(full)));
+        }
+        let mut entry = String::new();
+        skill.write(source.prefix, &mut entry);
+        let prompt = source.prompts.get(place);
+        let own_digest = || seal::sha256_text(entry.as_bytes()).into();
+        let owner = Owner {
+            public_name: uri.clone(),
+            upstream: source.upstream.clone(),
+            raw_name: prompt.map_or(&skill.path, |prompt| &prompt.raw_name).clone(),
+            arguments: Box::default(),
+            digest: prompt.map_or_else(own_digest, |prompt| prompt.digest.clone()),
+            overlay: None,
+            approval: source.approvals.get(place).cloned().unwrap_or_default(),
+            version: prompt.and_then(|prompt| prompt.version.clone()),
+            skill: None,
+            prompt_name: prompt.map(|prompt| prompt.public_name.clone()),
+        };
+        writer.push_prompt(owner, |out| {
+            skill.via.write_element(out, |out| out.push_str(&entry));
+        });
+        let (prefix, text) = (source.prefix.clone(), prompt.map(|prompt| prompt.text.clone()));
+        let listed = ListedSkill { uri: uri.clone(), prefix, skill: skill.clone(), text };
+        self.skills.push((uri.clone(), listed));
+        writer
+    }
+}
+
+/// The public URIs that skills of several sources claim. A place is that of a source, and of a
+/// skill among its skills.
+#[derive(Default)]
+pub(super) struct Claims {
+    by_uri: BTreeMap<String, Vec<(usize, usize)>>,
+    /// Skills within the prefix of another upstream, which claim nothing.
+    foreign: Vec<(usize, usize)>,
+}
+
+impl Claims {
+    pub(super) fn of(sources: &[SkillSource<'_>], prefixes: &HashSet<&str>) -> Self {
+        let mut claims = Self::default();
+        for (at, source) in sources.iter().enumerate() {
+            for (place, skill) in source.skills.iter().enumerate() {
+                if source.prefix.is_bare() && prefixes.contains(first_segment(skill)) {
+                    claims.foreign.push((at, place));
+                } else {
+                    let uri = skill.public_uri(source.prefix);
+                    claims.by_uri.entry(uri).or_default().push((at, place));
+                }
+            }
+        }
+        claims
+    }
+
+    /// Whether a skill of this URI would have that of another, or be inside or around it.
+    pub(super) fn are_near(&self, uri: &str) -> bool {
+        self.is_inside_another(uri, None)
+    }
+
+    /// Whether a skill is in the folder of a skill of another source, or another is in its folder:
+    /// the upstreams would disagree about the files there.
+    fn is_inside_another(&self, uri: &str, source: Option<usize>) -> bool {
+        let is_other =
+            |claimed: &[(usize, usize)]| claimed.iter().any(|(at, _)| Some(*at) != source);
+        let folder = uri.strip_suffix(SKILL_FILE).unwrap_or(uri);
+        let mut inside =
+            self.by_uri.range(folder.to_owned()..).take_while(|(uri, _)| uri.starts_with(folder));
+        inside.any(|(_, claimed)| is_other(claimed))
+            || folders(folder.trim_end_matches('/')).skip(1).any(|outer| {
+                let claimed = self.by_uri.get(&[outer, "/", SKILL_FILE].concat());
+                claimed.is_some_and(|claimed| is_other(claimed))
+            })
+    }
+}
+
+fn first_segment(skill: &Skill) -> &str {
+    skill.path.split('/').next().unwrap_or_default()
+}
+
+/// The text up to each slash of a URI, from the whole to the shortest.
+fn folders(uri: &str) -> impl Iterator<Item = &str> {
+    std::iter::successors(Some(uri), |folder| Some(folder.rsplit_once('/')?.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use domain::json::Json;
+
+    fn skill(uri: &str, files: &[&str]) -> Arc<Skill> {
+        let base = uri.strip_suffix(SKILL_FILE).unwrap();
+        let name = base.trim_end_matches('/').rsplit('/').next().unwrap();
+        let digest = format!("sha256:{}", "0".repeat(64));
+        let files = files.iter().map(
+            |file| serde_json::json!({"uri": format!("{base}{file}"), "digest": digest, "size": 1}),
+        );
+        let resources: Vec<_> = files.collect();
+        let entry = serde_json::json!({"uri": uri, "resources": resources,
+            "frontmatter": {"name": name, "description": "d"}});
+        let entry = entry.to_string();
+        Arc::new(Skill::read(Json::parse_text(&entry, 8).unwrap()).unwrap())
+    }
+
+    fn merged(sources: &[(&str, &str, Vec<Arc<Skill>>)]) -> (SkillCatalog, Vec<String>) {
+        let ids: Vec<_> = sources.iter().map(|(id, ..)| UpstreamId::parse(id).unwrap()).collect();
+        let all: Vec<_> =
+            sources.iter().map(|(_, prefix, _)| Prefix::parse(prefix).unwrap()).collect();
+        let taken: HashSet<&str> =
+            all.iter().map(Prefix::as_str).filter(|p| !p.is_empty()).collect();
+        let mut groups: BTreeMap<&str, Vec<SkillSource<'_>>> = BTreeMap::new();
+        for ((upstream, prefix), (_, name, skills)) in ids.iter().zip(&all).zip(sources) {
+            let source = SkillSource { upstream, prefix, skills, approvals: &[], prompts: &[] };
+            groups.entry(name).or_default().push(source);
+        }
+        let merged = groups.values().map(|sources| SkillGroup::merge(sources, &taken));
+        let (groups, left_out): (Vec<_>, Vec<_>) = merged.unzip();
+        let reasons = left_out.into_iter().flatten();
+        let reasons = reasons.map(|l| format!("{} {}: {}", l.upstream, l.raw_name, l.reason));
+        (SkillCatalog::of(groups.iter()), reasons.collect())
+    }
+
+    fn names(catalog: &SkillCatalog) -> Vec<&str> {
+        catalog.content.owners().map(|owner| &*owner.public_name).collect()
+    }
+
+    #[test]
+    fn no_upstream_takes_the_uri_of_another() {
+        let own = "skill://tea/SKILL.md";
+        let (catalog, left_out) = merged(&[
+            (
+                "one",
+                "",
+                vec![skill(own, &["SKILL.md"]), skill("skill://two/a/SKILL.md", &["SKILL.md"])],
+            ),
+            (
+                "three",
+                "",
+                vec![skill(own, &["SKILL.md"]), skill("skill://zoo/SKILL.md", &["SKILL.md"])],
+            ),
+            ("two", "two", vec![skill("skill://a/SKILL.md", &["SKILL.md"])]),
+        ]);
+        assert_eq!(names(&catalog), ["skill://two/a/SKILL.md", "skill://zoo/SKILL.md"]);
+        assert_eq!(
+            catalog.content.owner("skill://two/a/SKILL.md").unwrap().upstream.as_str(),
+            "two"
+        );
+        assert_eq!(left_out.len(), 3, "{left_out:?}");
+        let nested = [
+            ("one", "", vec![skill("skill://x/a/SKILL.md", &["SKILL.md", "b/SKILL.md"])]),
+            ("two", "", vec![skill("skill://x/a/b/SKILL.md", &["SKILL.md"])]),
+        ];
+        let (catalog, left_out) = merged(&nested);
+        assert!(names(&catalog).is_empty());
+        assert_eq!(left_out.len(), 2, "{left_out:?}");
+    }
+
+    #[test]
+    fn a_file_of_a_nested_skill_is_found_by_who_may_use_either() {
+        let skills = vec![
+            skill("skill://a/SKILL.md", &["SKILL.md", "b/SKILL.md", "c"]),
+            skill("skill://a/b/SKILL.md", &["SKILL.md"]),
+        ];
+        let (catalog, _) = merged(&[("one", "p", skills)]);
+        let nested = "skill://p/a/b/SKILL.md";
+        let by = |uri: &str, part, raw_name: &str| {
+            let found = catalog.find(uri, part, |owner| &*owner.raw_name == raw_name)?;
+            Some(found.owner.raw_name.to_string())
+        };
+        let by_file = |uri, raw_name| by(uri, SkillPart::File, raw_name);
+        assert_eq!(by_file(nested, "a/b").as_deref(), Some("a/b"));
+        assert_eq!(by_file(nested, "a").as_deref(), Some("a"));
+        assert_eq!(by_file(nested, "nothing").as_deref(), Some("a/b"));
+        assert_eq!(by_file("skill://p/a/c", "").as_deref(), Some("a"));
+        assert_eq!(by("skill://p/a/b", SkillPart::Directory, "a").as_deref(), Some("a"));
+        for unknown in [
+            "skill://p/a/d",
+            "skill://p/a/../a/c",
+            "skill://p/a/%63",
+            "skill://a/c",
+            "SKILL://p/a/c",
+            "skill://p/a",
+            "skill://p/a/c/",
+            "skill://p//a/c",
+            "file:///etc/passwd",
+            "",
+            "/",
+        ] {
+            assert_eq!(by_file(unknown, "a"), None, "{unknown}");
+            assert_eq!(by(unknown, SkillPart::Entry, "a"), None, "{unknown}");
+        }
+        let long = format!("skill://p/a{}", "/".repeat(2_000));
+        assert_eq!(by_file(&long, "a"), None);
+    }
+}

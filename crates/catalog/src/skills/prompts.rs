@@ -1,0 +1,121 @@
+//! Skills as prompts (`expose_skills`): a served skill of an upstream that asks for it is a prompt,
+//! too.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use super::catalog::SkillGroup;
+use crate::approval::PromptApproval;
+use crate::owner::{ListedSkill, Owner};
+use crate::segment::SegmentWriter;
+use crate::snapshot::{LeftOut, LeftOutBy};
+use crate::source::composed;
+use domain::name::UpstreamId;
+use domain::prompt::Prompt;
+use domain::skill_prompt::prompt_of;
+
+/// The prompts of one upstream of a group, and whether its skills are prompts, too.
+pub struct PromptSource<'a> {
+    pub upstream: &'a UpstreamId,
+    /// As they are served.
+    pub prompts: &'a [Prompt],
+    /// As the upstream lists them: one that is withheld keeps its name, too.
+    pub offered: &'a [Prompt],
+    pub skills_as_prompts: bool,
+}
+
+/// The prompts that stand for skills of one upstream, and the skills in the same order.
+#[derive(Default)]
+pub(crate) struct SkillPrompts {
+    pub prompts: Vec<Prompt>,
+    skills: Vec<StandFor>,
+}
+
+/// The skill that a prompt stands for, as it is served.
+struct StandFor {
+    listed: Arc<ListedSkill>,
+    /// Of its entry.
+    digest: Arc<str>,
+    approval: PromptApproval,
+}
+
+impl SkillPrompts {
+    /// The prompts that stand for the served skills of a group, by the sources. Also returns the
+    /// skills whose prompts would have the name of another prompt.
+    pub(crate) fn of(
+        group: &SkillGroup,
+        sources: &[PromptSource<'_>],
+    ) -> (Vec<Self>, Vec<LeftOut>) {
+        let mut all: Vec<Self> = sources.iter().map(|_| Self::default()).collect();
+        let mut left_out = Vec::new();
+        if !sources.iter().any(|source| source.skills_as_prompts) {
+            return (all, left_out);
+        }
+        let bridged = || {
+            let source = |owner: &Owner| {
+                let is_own =
+                    |s: &PromptSource<'_>| s.skills_as_prompts && *s.upstream == owner.upstream;
+                sources.iter().position(is_own)
+            };
+            group.served().filter_map(move |(owner, listed)| Some((source(owner)?, owner, listed)))
+        };
+        let prompts = sources.iter().flat_map(|source| source.prompts.iter().chain(source.offered));
+        let taken: HashSet<_> = prompts.map(|prompt| composed(prompt.listed_name())).collect();
+        let mut claims: HashMap<&str, usize> = HashMap::new();
+        for (_, _, listed) in bridged() {
+            *claims.entry(listed.skill.name()).or_default() += 1;
+        }
+        for (at, owner, listed) in bridged() {
+            let name = listed.skill.name();
+            // Its text would not be checked, as that of a skill with digests is.
+            let why = if listed.skill.is_dynamic() {
+                "its files have no digests".to_owned()
+            } else if taken.contains(name) || claims[name] > 1 {
+                format!("{name:?} has another one")
+            } else {
+                all[at].push(owner, listed);
+                continue;
+            };
+            let upstream = owner.upstream.to_string();
+            let reason = format!("no prompt stands for the skill: {why}");
+            let raw_name = owner.raw_name.to_string();
+            left_out.push(LeftOut { upstream, raw_name, reason, by: LeftOutBy::Name });
+        }
+        (all, left_out)
+    }
+
+    fn push(&mut self, owner: &Owner, listed: &ListedSkill) {
+        self.prompts.push(prompt_of(&listed.skill));
+        self.skills.push(StandFor {
+            listed: Arc::new(listed.clone()),
+            digest: owner.digest.clone(),
+            approval: owner.approval.clone(),
+        });
+    }
+
+    /// Writes one of the prompts under its public name.
+    pub(crate) fn write(
+        &self,
+        at: usize,
+        upstream: &UpstreamId,
+        public_name: &str,
+        writer: &mut SegmentWriter,
+    ) {
+        let (prompt, skill) = (&self.prompts[at], &self.skills[at]);
+        let owner = Owner {
+            public_name: public_name.into(),
+            upstream: upstream.clone(),
+            raw_name: prompt.name.as_str().into(),
+            arguments: prompt.arguments.as_slice().into(),
+            digest: skill.digest.clone(),
+            overlay: None,
+            approval: skill.approval.clone(),
+            version: None,
+            skill: Some(skill.listed.clone()),
+            prompt_name: None,
+        };
+        writer.push_prompt(owner, |out| {
+            prompt.via.write_element(out, |out| prompt.write(public_name, out));
+        });
+    }
+}

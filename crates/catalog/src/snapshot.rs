@@ -1,0 +1,338 @@
+//! The catalog: an immutable snapshot of the prompts of all upstreams, and of how fresh it is.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use serde::Serialize;
+use tokio::time::Instant;
+
+use super::approval::ApprovalRow;
+use super::owner::{ListedSkill, Owner};
+use super::segment::Segment;
+use super::view::ListView;
+use domain::approval::ApprovalKind;
+use domain::call::SkillPart;
+use domain::caller::Principal;
+use domain::cursor::CacheScope;
+use domain::fault::{Fault, UpstreamFaultKind as Kind};
+use domain::json::Json;
+use domain::name::{UpstreamId, version_name};
+use domain::skill::SKILL_FILE;
+use domain::tool::name::is_derived;
+
+/// One snapshot. A request keeps the same snapshot to its end.
+#[derive(Debug, Default)]
+pub struct Catalog {
+    /// The prompts; shared between snapshots as long as no list changes.
+    pub content: Arc<CatalogContent>,
+    /// The skills; shared as the prompts are.
+    pub skills: Arc<SkillCatalog>,
+    /// Upstreams whose list is stale or missing.
+    pub incomplete: Vec<Incomplete>,
+    /// Whether an upstream has not answered since the start and `listing.deadline` has not passed.
+    pub pending: bool,
+    /// When the lists expire by their `ttlMs`, the first one first; without those of upstreams that
+    /// send none.
+    pub fresh_until: Vec<(Instant, UpstreamId)>,
+    pub scope: CacheScope,
+    /// The approvals of each upstream with approvals.
+    pub approvals: Vec<Arc<Vec<ApprovalRow>>>,
+    /// The last good walk of each upstream that has had one.
+    pub walks: HashMap<UpstreamId, WalkInfo>,
+    /// The error that lists of all prompts return at present, if they fail. Other lists fail only
+    /// for upstreams that belong to them.
+    pub list_fault: Option<Fault>,
+}
+
+/// The prompts themselves.
+#[derive(Debug, Default)]
+pub struct CatalogContent {
+    /// Increases with each content.
+    pub generation: u64,
+    /// In byte order of the public names; none is empty.
+    segments: Vec<Arc<Segment>>,
+    /// The view of a caller that may see everything. It has no versions of prompts.
+    pub everyone: Arc<ListView>,
+    pub left_out: Vec<LeftOut>,
+    /// They stay listed: only people can judge which of the two is genuine.
+    pub look_alikes: Vec<LookAlike>,
+    /// `Some`: it is seen by one caller only.
+    pub private: Option<PrivatePart>,
+}
+
+/// The skills of a snapshot.
+#[derive(Debug, Default)]
+pub struct SkillCatalog {
+    /// The entries of the list.
+    pub content: Arc<CatalogContent>,
+    /// By the public URIs of their `SKILL.md`s.
+    pub skills: HashMap<Arc<str>, ListedSkill>,
+    /// `Some`: the skills are those of one caller only, beside these of all callers.
+    pub shared: Option<Arc<SkillCatalog>>,
+    /// The same with those that stand for prompts, if there are any.
+    pub with_prompts: Option<Arc<SkillCatalog>>,
+}
+
+/// The private part of a content for one caller.
+#[derive(Debug)]
+pub struct PrivatePart {
+    pub audience: Principal,
+    /// The content of all callers.
+    pub shared: Arc<CatalogContent>,
+    /// The caller's own.
+    pub segments: Vec<Arc<Segment>>,
+}
+
+/// An upstream whose list is stale or missing.
+#[derive(Clone, Debug)]
+pub struct Incomplete {
+    pub upstream: UpstreamId,
+    pub kind: Kind,
+    /// Whether lists to which the upstream belongs fail because of it
+    /// (`listing.on_failure = "fail"`).
+    pub fails_lists: bool,
+    /// When the list that is still served was walked; `None` where no list is served.
+    pub walked_at: Option<Instant>,
+    /// Whether its prompts are there, and only its skills could not be listed.
+    pub has_prompts: bool,
+}
+
+/// The outcome of a successful walk.
+#[derive(Clone, Copy, Debug)]
+pub struct WalkInfo {
+    pub pages: usize,
+    /// Prompts and skills that the upstream lists, including those left out here.
+    pub prompts: usize,
+    pub at: Instant,
+}
+
+/// A prompt that an upstream lists and the gateway does not.
+#[derive(Clone, Debug, Eq, Hash, PartialEq, Serialize)]
+pub struct LeftOut {
+    pub upstream: String,
+    /// Empty where the name could not be read.
+    #[serde(rename = "name")]
+    pub raw_name: String,
+    pub reason: String,
+    #[serde(skip)]
+    pub by: LeftOutBy,
+}
+
+/// The reason why a prompt is left out.
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
+pub enum LeftOutBy {
+    /// A definition that cannot be listed.
+    #[default]
+    Defect,
+    /// A name that cannot be public, or that is not its own.
+    Name,
+    /// `on_changed_definition = "block"`.
+    Change,
+    Overlay,
+    Approval,
+    /// No skill stands for it, where prompts are skills. It is a prompt nevertheless.
+    NoSkill,
+}
+
+impl LeftOutBy {
+    /// Whether an operator has left it out: an overlay drops it, it is not approved, or it is left
+    /// out as a skill only.
+    pub fn is_wanted(self) -> bool {
+        matches!(self, Self::Overlay | Self::Approval | Self::NoSkill)
+    }
+}
+
+/// Two listed prompts of different upstreams that a reader may take for each other.
+#[derive(Clone, Debug, Eq, Hash, PartialEq, Serialize)]
+pub struct LookAlike {
+    pub one: ShownPrompt,
+    pub other: ShownPrompt,
+}
+
+/// A prompt, and its text that is confusable with that of another prompt.
+#[derive(Clone, Debug, Eq, Hash, PartialEq, Serialize)]
+pub struct ShownPrompt {
+    pub upstream: String,
+    /// The public name.
+    pub name: String,
+    /// An excerpt of the public name, the raw name or the title.
+    pub text: String,
+}
+
+impl PrivatePart {
+    /// Bytes of the caller's own segments.
+    pub(crate) fn size(&self) -> usize {
+        self.segments.iter().map(|segment| segment.size_with_owners()).sum()
+    }
+}
+
+impl Catalog {
+    /// Returns the skill to which a part with this URI may belong, if it is offered and approvals
+    /// hold it back.
+    pub fn held_skill(&self, uri: &str, part: SkillPart) -> Option<&ApprovalRow> {
+        let kind = ApprovalKind::Skill;
+        if part == SkillPart::Entry {
+            return self.held(kind, uri);
+        }
+        // No served file has a longer one.
+        let mut folders = std::iter::successors(Some(uri).filter(|uri| uri.len() <= 1024), |uri| {
+            Some(uri.rsplit_once('/')?.0)
+        });
+        folders.find_map(|folder| self.held(kind, &[folder, "/", SKILL_FILE].concat()))
+    }
+
+    /// Returns the prompt or skill of this name that is offered and that approvals hold back.
+    pub fn held(&self, kind: ApprovalKind, public_name: &str) -> Option<&ApprovalRow> {
+        self.approvals.iter().find_map(|rows| {
+            // The rows of an upstream are in the order of their names.
+            let at = rows.partition_point(|row| row.public_name.as_str() < public_name);
+            let row = rows.get(at).filter(|row| row.kind == kind && row.is_held());
+            row.filter(|row| row.public_name == public_name)
+        })
+    }
+}
+
+impl CatalogContent {
+    /// `segments` come in byte order of their names, and none is empty.
+    pub fn new(
+        generation: u64,
+        segments: Vec<Arc<Segment>>,
+        left_out: Vec<LeftOut>,
+        look_alikes: Vec<LookAlike>,
+    ) -> Self {
+        let everyone = Arc::new(ListView::part(&segments, None, Segment::plain));
+        Self { generation, segments, everyone, left_out, look_alikes, private: None }
+    }
+
+    /// The content of all callers, with more segments that only one caller sees. Their names are
+    /// within prefixes of their own.
+    pub(crate) fn with_private(generation: u64, private: PrivatePart) -> Self {
+        let all = private.shared.segments.iter().chain(&private.segments);
+        let mut segments: Vec<_> = all.cloned().collect();
+        segments.sort_unstable_by(|a, b| a.last_name().cmp(b.last_name()));
+        let private = Some(private);
+        Self { private, ..Self::new(generation, segments, Vec::new(), Vec::new()) }
+    }
+
+    /// The prompts in pieces, in byte order of their public names.
+    pub fn segments(&self) -> &[Arc<Segment>] {
+        &self.segments
+    }
+
+    /// The owner of the prompt that a tool stands for, by the tool's name. A name of derived form
+    /// is never looked up as a public name.
+    pub fn owner_of_tool(&self, tool: &str) -> Option<&Owner> {
+        if !is_derived(tool) {
+            return self.owner(tool);
+        }
+        self.segments.iter().find_map(|segment| {
+            let position = segment.position_of_derived(tool)?;
+            segment.owners().get(position)
+        })
+    }
+
+    /// The owners of all prompts and of their versions, in the order of their names.
+    pub fn owners(&self) -> impl Iterator<Item = &Owner> {
+        self.segments.iter().flat_map(|segment| segment.owners())
+    }
+
+    /// The number of listed prompts, without versions of others.
+    pub fn prompt_count(&self) -> usize {
+        self.everyone.len()
+    }
+
+    /// The number of listed prompts of each upstream that has any, without versions of others.
+    pub fn counts(&self) -> HashMap<&UpstreamId, usize> {
+        let mut counts = HashMap::new();
+        for segment in &self.segments {
+            match segment.upstream() {
+                Some(upstream) => *counts.entry(upstream).or_default() += segment.plain_len(),
+                None => {
+                    let owners = segment.owners().iter().filter(|owner| !owner.is_version());
+                    owners.for_each(|owner| *counts.entry(&owner.upstream).or_default() += 1);
+                }
+            }
+        }
+        counts
+    }
+
+    pub fn owner(&self, public_name: &str) -> Option<&Owner> {
+        let (segment, position) = self.find(public_name)?;
+        segment.owners().get(position)
+    }
+
+    /// The version of a prompt with this label or number, whether or not a view shows it.
+    pub fn version(&self, of: &Owner, label_or_number: &str) -> Option<&Owner> {
+        let raw_name = version_name(&of.raw_name, label_or_number);
+        let is_part = |segment: &&Arc<Segment>| {
+            segment.has_versions() && segment.upstream().is_none_or(|id| *id == of.upstream)
+        };
+        let mut segments = self.segments.iter().filter(is_part);
+        segments.find_map(|segment| segment.version(&of.upstream, &raw_name))
+    }
+
+    /// The definition of a prompt as it is listed.
+    pub fn listed(&self, public_name: &str) -> Option<Json<'_>> {
+        let (segment, position) = self.find(public_name)?;
+        Some(segment.element(position))
+    }
+
+    fn find(&self, public_name: &str) -> Option<(&Arc<Segment>, usize)> {
+        let at = self.segments.partition_point(|segment| segment.last_name() < public_name);
+        let segment = self.segments.get(at)?;
+        Some((segment, segment.position(public_name)?))
+    }
+}
+
+impl Catalog {
+    /// The `ttlMs` of a complete list for clients, to which the lists of some upstreams belong: the
+    /// least time left, at most `most`.
+    pub fn ttl(
+        &self,
+        now: Instant,
+        most: Duration,
+        is_part: impl Fn(&UpstreamId) -> bool,
+    ) -> Duration {
+        let first = self.fresh_until.iter().find(|(_, upstream)| is_part(upstream));
+        first.map_or(most, |(until, _)| until.duration_since(now).min(most))
+    }
+
+    /// Notes when the list of an upstream expires.
+    pub(crate) fn note_fresh(&mut self, until: Instant, upstream: &UpstreamId) {
+        let at = self.fresh_until.partition_point(|(known, _)| *known <= until);
+        self.fresh_until.insert(at, (until, upstream.clone()));
+    }
+}
+
+/// A number that no list and no content has had, larger than all before.
+pub(crate) fn next_number() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// The reason for an upstream that was never asked for a list, or has not answered.
+pub(crate) fn not_reported_yet() -> Kind {
+    Kind::Unavailable("it has not answered yet".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn ttl_is_the_least_time_left_of_what_is_seen_and_capped() {
+        let now = Instant::now();
+        let (one, two) = (UpstreamId::parse("one").unwrap(), UpstreamId::parse("two").unwrap());
+        let most = Duration::from_secs(300);
+        let mut catalog = Catalog::default();
+        assert_eq!(catalog.ttl(now, most, |_| true), most);
+        catalog.note_fresh(now + Duration::from_secs(7), &two);
+        catalog.note_fresh(now + Duration::from_secs(9), &one);
+        assert_eq!(catalog.ttl(now, most, |_| true), Duration::from_secs(7));
+        assert_eq!(catalog.ttl(now, most, |id| *id == one), Duration::from_secs(9));
+        assert_eq!(catalog.ttl(now, most, |_| false), most);
+        assert_eq!(catalog.ttl(now + Duration::from_secs(9), most, |_| true), Duration::ZERO);
+    }
+}

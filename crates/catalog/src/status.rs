@@ -1,0 +1,182 @@
+//! Status of the upstreams, for operators.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::snapshot::{Catalog, WalkInfo};
+use domain::fault::UpstreamFaultKind;
+use domain::name::UpstreamId;
+use domain::revision::Revision;
+use library::prompt_list::emptiness;
+use upstream::Upstream;
+use upstream::driver::ConnectionState;
+use upstream::recent_calls::RecentSummary;
+use upstream::stderr_tail::StderrTail;
+
+/// The state of an upstream to which there is no shared connection.
+pub const PER_CALLER: &str = "per_caller";
+
+/// The status of one upstream.
+#[derive(Clone, Debug)]
+pub struct UpstreamStatus {
+    pub id: String,
+    pub transport: &'static str,
+    /// `connecting`, `up` or `down`; `per_caller` where callers have connections of their own, and
+    /// private lists.
+    pub state: &'static str,
+    /// The negotiated revision.
+    pub revision: Option<Revision>,
+    /// Whether the upstream sends `list_changed`.
+    pub notifies: bool,
+    /// The number of its listed prompts.
+    pub listed: usize,
+    /// Its prompts that are held back, and those that wait for a decision.
+    pub held: usize,
+    pub undecided: usize,
+    /// Whether approvals are enforced, and none of its prompts is approved.
+    pub nothing_approved: bool,
+    /// The last good walk of its list.
+    pub walk: Option<WalkInfo>,
+    /// When the open circuit breaker admits its next probe; `None` while closed.
+    pub breaker_open_until: Option<Instant>,
+    /// Whether the circuit breaker refuses calls of one prompt or caller.
+    pub is_breaker_partly_open: bool,
+    /// Calls in flight, and calls queued for the concurrency limit.
+    pub load: (usize, usize),
+    /// Whether it was called since the start.
+    pub was_called: bool,
+    /// Its calls in the last hour.
+    pub recent: RecentSummary,
+    /// The last stderr lines of its child process.
+    pub stderr_tail: Arc<StderrTail>,
+    /// How many repairs of each kind were made to its messages.
+    pub repairs: BTreeMap<&'static str, u64>,
+    /// How often its driver has failed and was started again.
+    pub driver_restarts: u64,
+    /// The seconds that walks of its list wait because it changes again and again; 0 if they do
+    /// not.
+    pub walk_pause: u64,
+    /// The commit that is served of a git repository.
+    pub commit: Option<Arc<str>>,
+    /// Whether the operator signs in for it.
+    pub has_login: bool,
+    /// Why the upstream cannot be called, or its list is stale or missing.
+    pub failure: Option<UpstreamFaultKind>,
+}
+
+impl UpstreamStatus {
+    /// Says how many of its prompts wait for approval, and how they are approved; `None` if none
+    /// waits.
+    pub fn waiting(&self) -> Option<String> {
+        match (self.undecided, self.nothing_approved) {
+            (0, _) => None,
+            (count, true) => {
+                let waiting = prompts_wait(count);
+                Some(format!("{waiting}, and nothing is approved yet: {REVIEW}"))
+            }
+            (count, false) => Some(waiting_sentence(count)),
+        }
+    }
+
+    /// The note for an operator on an upstream that works and has no prompts, or whose list changes
+    /// again and again.
+    pub fn note(&self) -> Option<Cow<'static, str>> {
+        if self.state == PER_CALLER {
+            return Some("lists for each caller, on connections of the caller's own".into());
+        }
+        if self.walk_pause > 0 {
+            let seconds = self.walk_pause;
+            let note = "changes its list again and again, so it is fetched at most every";
+            return Some(format!("{note} {seconds} s").into());
+        }
+        let walk = self.walk.filter(|_| self.failure.is_none())?;
+        let empty = emptiness(walk.pages, walk.prompts).map(Cow::Borrowed);
+        let serves = |commit: &Arc<str>| Cow::Owned(format!("serves commit {commit}"));
+        empty.or_else(|| self.commit.as_ref().map(serves))
+    }
+}
+
+/// The command that approves.
+const REVIEW: &str = "`promptgate approvals review`";
+
+/// Says how many prompts wait for approval, and how they are approved.
+pub fn waiting_sentence(count: usize) -> String {
+    format!("{} for approval: {REVIEW}", prompts_wait(count))
+}
+
+fn prompts_wait(count: usize) -> String {
+    match count {
+        1 => "1 prompt waits".to_owned(),
+        _ => format!("{count} prompts wait"),
+    }
+}
+
+/// The status of each upstream, with the lists of one snapshot.
+pub fn statuses(
+    upstreams: &BTreeMap<UpstreamId, Arc<Upstream>>,
+    catalog: &Catalog,
+) -> Vec<UpstreamStatus> {
+    let counts = catalog.content.counts();
+    let approvals = approval_counts(catalog);
+    let status = |(id, upstream): (&UpstreamId, &Arc<Upstream>)| {
+        let config = upstream.config();
+        let missing = catalog.incomplete.iter().find(|part| part.upstream == *id);
+        let failure = missing.map(|part| part.kind.clone());
+        let negotiated = upstream.negotiated();
+        let approvals = approvals.get(id).copied().unwrap_or_default();
+        let (state, down) = match upstream.connection_state() {
+            ConnectionState::Connecting => ("connecting", None),
+            ConnectionState::Up(_) => ("up", None),
+            ConnectionState::Down(kind) => ("down", Some(kind)),
+            ConnectionState::PerCaller => (PER_CALLER, None),
+        };
+        UpstreamStatus {
+            id: id.to_string(),
+            transport: config.transport.name(),
+            state,
+            revision: negotiated.and_then(|negotiated| negotiated.revision),
+            notifies: negotiated.is_some_and(|negotiated| negotiated.notifies),
+            listed: counts.get(id).copied().unwrap_or_default(),
+            held: approvals.held,
+            undecided: approvals.undecided,
+            nothing_approved: approvals.held > 0 && approvals.approved == 0,
+            walk: catalog.walks.get(id).copied().filter(|_| !config.lists_per_caller()),
+            breaker_open_until: upstream.breaker_open_until(),
+            is_breaker_partly_open: upstream.is_breaker_partly_open(),
+            load: upstream.load(),
+            was_called: upstream.was_called(),
+            recent: upstream.recent(),
+            stderr_tail: upstream.stderr_tail().clone(),
+            repairs: upstream.repairs().counted(),
+            driver_restarts: upstream.driver_restarts(),
+            walk_pause: upstream.walk_pause(),
+            commit: upstream.commit(),
+            has_login: config.login().is_some(),
+            failure: down.or(failure),
+        }
+    };
+    upstreams.iter().map(status).collect()
+}
+
+/// Prompts of one upstream, by their approvals.
+#[derive(Clone, Copy, Default)]
+struct ApprovalCounts {
+    held: usize,
+    undecided: usize,
+    approved: usize,
+}
+
+fn approval_counts(catalog: &Catalog) -> BTreeMap<&UpstreamId, ApprovalCounts> {
+    let mut counts: BTreeMap<&UpstreamId, ApprovalCounts> = BTreeMap::new();
+    for row in catalog.approvals.iter().flat_map(|rows| rows.iter()) {
+        let counts = counts.entry(&row.upstream).or_default();
+        counts.held += usize::from(row.is_held());
+        counts.undecided += usize::from(row.is_waiting());
+        let approved = row.approved();
+        counts.approved += usize::from(approved.is_some());
+    }
+    counts
+}
