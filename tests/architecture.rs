@@ -417,9 +417,9 @@ const SHORT_TASKS: [(&str, usize); 28] = [
     ("logins/sign_in/callback.rs", 1),
     ("gateway/approvals/examined.rs", 1),
     ("gateway/approvals/mod.rs", 1),
-    ("gateway/calls/labels.rs", 1),
-    ("gateway/calls/rollouts.rs", 1),
-    ("gateway/calls/suspended_calls.rs", 1),
+    ("calls/labels.rs", 1),
+    ("calls/rollouts.rs", 1),
+    ("calls/suspended_calls.rs", 1),
     ("gateway/session/call/run.rs", 2),
     // A webhook for the other replicas.
     ("gateway/session/mod.rs", 1),
@@ -485,13 +485,10 @@ fn large_texts_are_searched_and_rendered_in_listed_places() {
         ("redact_document(", &["domain/", "upstream/call/call_secrets.rs"]),
         ("remove_from_response(", &["upstream/call/"]),
         // At most 16 KiB for a message of an error, and 128 KiB for a form.
-        (
-            "without_secrets(",
-            &["domain/", "upstream/held_secrets.rs", "gateway/calls/arguments.rs"],
-        ),
+        ("without_secrets(", &["domain/", "upstream/held_secrets.rs", "calls/arguments.rs"]),
         (
             "holds_secret(",
-            &["catalog/approval.rs", "gateway/calls/mismatches.rs", "gateway/approvals/probe.rs"],
+            &["catalog/approval.rs", "calls/mismatches.rs", "gateway/approvals/probe.rs"],
         ),
         // A get, which `work_on` runs, and reading the folder, on a thread that may block.
         ("compiled.render(", &["library/lib.rs"]),

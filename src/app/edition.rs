@@ -9,11 +9,11 @@ use tracing::{info, warn};
 
 use audit::usage::GatewayUsage;
 use base::seal::{SealKeys, Sealer};
+use calls::{RefreshEnded, Router, RouterDeps, UpstreamDeps};
 use cluster::ClusterMember;
 use config::Config;
 use gateway::approvals::Approvals;
 use gateway::approvals::prober::Prober;
-use gateway::calls::{RefreshEnded, Router, RouterDeps, UpstreamDeps};
 use gateway::session::{self, Sessions};
 use logins::idle;
 use logins::store::LoginStore;

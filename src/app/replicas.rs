@@ -16,10 +16,10 @@ use super::Foundation;
 use super::edition::Edition;
 use audit::question::Evidence;
 use base::seal::{Sealer, digest_text};
+use calls::step_backs::StepBackNews;
 use cluster::{ClusterDeps, ClusterMember, Handling, Presence, Receipt, RelayMessage, Relayed};
 use config::Config;
 use domain::fair_share::{Holder, Places};
-use gateway::calls::step_backs::StepBackNews;
 use gateway::downstream::Endpoint;
 use shutdown::Shutdown;
 

@@ -14,10 +14,10 @@ use super::runtime::runtime;
 use super::status::{fetch_once, put_if_match};
 use crate::app::App;
 use base::platform::wall_clock;
+use calls::labels::LabelledPrompt;
 use domain::approval::Decider;
 use domain::percent;
 use domain::similar::suggestion;
-use gateway::calls::labels::LabelledPrompt;
 
 /// The path of labels in the admin API.
 const PATH: &str = "/api/v1/labels";

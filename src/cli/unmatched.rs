@@ -6,6 +6,7 @@ use std::path::Path;
 use tokio::time::Instant;
 
 use access::{Rule, RuleCallers};
+use calls::rollouts;
 use catalog::refresh::Refresh;
 use catalog::snapshot::Catalog;
 use catalog::source::UpstreamSource;
@@ -15,7 +16,6 @@ use domain::caller::{ANONYMOUS, CONSOLE, PROBER};
 use domain::glob::Glob;
 use domain::name::UpstreamId;
 use domain::similar::suggestion;
-use gateway::calls::rollouts;
 use library::prompt_list::PromptList;
 use upstream::driver::{DriverId, DriverReport, FetchedList};
 

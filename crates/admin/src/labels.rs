@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use super::AdminState;
 use super::approvals::Refusal;
 use super::sign_in::Visitor;
+use calls::labels::LabelledPrompt;
 use config::labels::MoveError;
-use gateway::calls::labels::LabelledPrompt;
 
 /// A move of a label, as the body of a PUT.
 #[derive(Debug, Deserialize)]

@@ -6,9 +6,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::AdminState;
+use calls::rollouts::RolloutStatus;
 use domain::rollout::{RolloutStep, StepBack};
 use domain::unix_time::UnixSeconds;
-use gateway::calls::rollouts::RolloutStatus;
 use gateway::downstream::clock::now;
 
 /// The rollout that begins again, as the body of a POST.

@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use tokio::time::Instant;
 
+use calls::UpstreamStatus;
 use domain::fault::UpstreamFaultKind;
 use domain::millis::whole_millis;
-use gateway::calls::UpstreamStatus;
 
 /// The status of one upstream.
 #[derive(Clone, Debug, Serialize)]

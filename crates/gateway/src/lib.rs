@@ -20,4 +20,3 @@
 pub mod downstream;
 pub mod session;
 pub mod approvals;
-pub mod calls;

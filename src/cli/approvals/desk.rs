@@ -15,12 +15,12 @@ use crate::cli::reach::Reach;
 use crate::cli::status::{fetch_once, has_token, send_if_match};
 use crate::cli::usage;
 use base::platform::wall_clock;
+use calls::UpstreamStatus;
 use domain::approval::{Decider, Mode};
 use domain::percent;
 use domain::similar::suggestion;
 use gateway::approvals::json::shown_json;
 use gateway::approvals::{Action, ApprovalError, Approvals, Examined, examine_all, notes};
-use gateway::calls::UpstreamStatus;
 
 /// The path of approvals in the admin API.
 const PATH: &str = "/api/v1/approvals";

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use audit::Audit;
 use base::seal::{SealKeys, Sealer};
+use calls::{Router, RouterDeps, UpstreamDeps};
 use config::Config;
 use domain::caller::Caller;
 use domain::fault::Fault;
 use domain::rights::{Everything, Rights};
 use domain::unix_time::UnixSeconds;
-use gateway::calls::{Router, RouterDeps, UpstreamDeps};
 use gateway::session::headers::{Field, Headers};
 use gateway::session::{
     CallOutcome, CallPermit, CallPermits, Dispatch, MessageRefusal, RequestContext, RunningCall,

@@ -16,10 +16,10 @@ use crate::state::AdminState;
 use audit::search::{EventKinds, Find, LogEntry};
 use audit::usage::{Dimension, Filter, Query, Row, Sort};
 use audit::verify::regular::RegularOutcome;
+use calls::UpstreamStatus;
 use catalog::snapshot::{Catalog, LeftOut, LeftOutBy};
 use domain::caller::CONSOLE;
 use domain::percent;
-use gateway::calls::UpstreamStatus;
 
 /// The first page.
 #[derive(Template)]

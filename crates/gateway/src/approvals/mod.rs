@@ -34,8 +34,8 @@ use examined::Examinations;
 use lock_change::{ChangedLock, change_lock, own};
 use probe::ProbedText;
 
-use crate::calls::{Router, UpstreamDeps};
 use audit::Audit;
+use calls::{Router, UpstreamDeps};
 use catalog::approval::{ApprovalRow, OfferedPrompt};
 use catalog::blocking::beside_calls;
 use config::lock::{Lock, StoreError};

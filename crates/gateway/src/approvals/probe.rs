@@ -9,8 +9,8 @@ use tokio::time::{Instant, sleep};
 
 use super::Approvals;
 use super::asked::{MAX_COMPLETED, MAX_TEMPLATES, approved_templates, template_arguments};
-use crate::calls::probe::ProbeRequest;
 use base::seal;
+use calls::probe::ProbeRequest;
 use catalog::approval::{ApprovalRow, OfferedPrompt, approval_arguments, holds_secret};
 use domain::approval::template::{is_filled, template};
 use domain::approval::{DigestText, NO_ARGUMENTS, OfferedText, TemplateArguments};

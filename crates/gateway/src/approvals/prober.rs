@@ -10,8 +10,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::Approvals;
 use super::probe::{Patience, PromptProbe, offered_texts};
-use crate::calls::Router;
 use base::platform::wall_clock;
+use calls::Router;
 use catalog::approval::OfferedPrompt;
 use catalog::effective::{TextReport, TextsOf};
 use domain::approval::{ApprovalKind, DigestText};

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::Approvals;
 use super::probe::{Patience, PromptProbe};
-use crate::calls::probe::ProbeRequest;
-use crate::calls::skills::file;
+use calls::probe::ProbeRequest;
+use calls::skills::file;
 use catalog::approval::{ApprovalRow, OfferedPrompt};
 use catalog::snapshot::Catalog;
 use config::lock::{Object, Objects};

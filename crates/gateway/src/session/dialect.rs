@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use crate::calls::skills::file::only_content;
+use calls::skills::file::only_content;
 use catalog::reply::{
     Completion, Flags, FoundReply, InputRequired, ListReply, PromptReply, Reply, RequestOrigin,
     ResourceReply, ResultOrigin, SkillBody, SkillReply,

@@ -12,7 +12,7 @@ use super::notify::rest::RestNotices;
 use super::token::Nonce;
 use super::tools::{Purpose, ServedMethods, ToolRefusal, is_tool_result, with_public_name};
 use super::{Dispatch, PreparedCall, SessionSharedState, TransportContext};
-use crate::calls::Router;
+use calls::Router;
 use domain::call::{Call, ClientMessages, ForwardedMeta, Request, ServerRequestMode};
 use domain::fault::{Fault, RequestFault};
 use domain::jsonrpc::Id;

@@ -21,7 +21,6 @@ use quick_cache::sync::Cache;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::calls::Router;
 use audit::usage::GatewayUsage;
 use base::seal::Sealer;
 use call::failure_lines::FailureLines;
@@ -29,6 +28,7 @@ use call::in_flight::InFlightCalls;
 use call::run::Calls;
 use call::server_requests::PendingServerRequests;
 use call::url_elicitations::PendingUrlElicitations;
+use calls::Router;
 use cluster::{ClusterMember, Handling, RelayMessage};
 use config::Config;
 use dialect::ServerIdentity;

@@ -7,8 +7,8 @@ use std::borrow::Cow;
 
 use super::RequestContext;
 use super::dialect::{Dialect, Offer, ResultForm, ToolOffer};
-use crate::calls::rest::RestUpstream;
-use crate::calls::{Router, links};
+use calls::rest::RestUpstream;
+use calls::{Router, links};
 use catalog::view_cache::ListKinds;
 use config::{Exposure, ToolForm};
 use domain::call::{NameKind, Request, Sought};

@@ -11,10 +11,10 @@ use crate::pages::version::{Comparison, MessageChange};
 use crate::sign_in::Role;
 use audit::question::Question;
 use audit::search::{EventKinds, Find, LogEntry, SearchResult};
+use calls::labels::LabelledPrompt;
 use catalog::blocking::beside_calls;
 use domain::name::version_name;
 use gateway::approvals::VersionParts;
-use gateway::calls::labels::LabelledPrompt;
 
 /// The versions and labels of one prompt.
 #[derive(Template)]

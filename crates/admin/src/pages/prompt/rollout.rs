@@ -7,8 +7,8 @@ use askama::Template;
 use super::Looked;
 use crate::console::filters;
 use crate::rollouts::{status, why};
+use calls::rollouts::RolloutStatus;
 use domain::rollout::{RolloutStep, StepBack};
-use gateway::calls::rollouts::RolloutStatus;
 
 /// A rollout in this replica.
 #[derive(Template)]

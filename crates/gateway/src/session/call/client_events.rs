@@ -5,11 +5,11 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::server_requests::{PendingServerRequest, PendingServerRequests};
-use crate::calls::call_channel::CallEvent;
 use crate::session::call::url_elicitations::PendingUrlElicitations;
 use crate::session::dialect::Dialect;
 use crate::session::token::Nonce;
 use crate::session::{CallPermit, SessionSharedState};
+use calls::call_channel::CallEvent;
 use catalog::reply::RequestOrigin;
 use domain::json::Json;
 use domain::jsonrpc::Id;

@@ -2,8 +2,8 @@
 
 use tokio::time::Instant;
 
-use crate::calls::Router;
 use audit::usage::{GatewayUsage, Used};
+use calls::Router;
 use domain::call::{Call, Request, SkillPart};
 use domain::method::Method;
 use domain::skill::is_skill_uri;

@@ -18,8 +18,6 @@ use tracing::info;
 use super::client_events::ClientEventSender;
 use super::counting::{CANCELLED, Counting};
 use super::failure_lines::FailureLines;
-use crate::calls::Router;
-use crate::calls::call_channel::CallChannel;
 use crate::session::dialect::{ResultForm, ServerIdentity};
 use crate::session::tools::is_tool_result;
 use crate::session::{
@@ -27,6 +25,8 @@ use crate::session::{
 };
 use base::platform::heap::pin_in_place;
 use base::seal::random;
+use calls::Router;
+use calls::call_channel::CallChannel;
 use domain::call::{Call, Request};
 use domain::fault::{CorrelationId, Fault, TransportFault, UpstreamFault};
 use domain::unix_time::UnixSeconds;

@@ -41,7 +41,7 @@ use upstream::rest_signals::RestChanges;
 
 /// The upstream of `[rest]`, as an endpoint serves it.
 #[derive(Clone, Copy)]
-pub(crate) struct RestUpstream<'a> {
+pub struct RestUpstream<'a> {
     pub(super) router: &'a Router,
     pub(super) upstream: &'a Arc<Upstream>,
 }
@@ -61,18 +61,18 @@ const RESOURCE_NOT_FOUND: i64 = -32002;
 
 impl RestUpstream<'_> {
     /// Returns what the upstream has declared beside prompts.
-    pub(crate) fn capabilities(self) -> Arc<RestCapabilities> {
+    pub fn capabilities(self) -> Arc<RestCapabilities> {
         self.upstream.rest_capabilities()
     }
 
     /// Returns a subscription to the changes of its tools and resources.
-    pub(crate) fn changes(self) -> watch::Receiver<RestChanges> {
+    pub fn changes(self) -> watch::Receiver<RestChanges> {
         self.upstream.rest_signals().changes()
     }
 
     /// Whether a `tools/call` with this name is for a tool that stands for a prompt. The tools of
     /// the upstream come first: of two with one name, ours is hidden.
-    pub(crate) fn is_of_prompt(self, name: &str, caller: &Caller, endpoint: &str) -> bool {
+    pub fn is_of_prompt(self, name: &str, caller: &Caller, endpoint: &str) -> bool {
         let lists = &self.router.lists;
         let exposure = lists.views.endpoints.exposure(endpoint);
         if !exposure.tools || self.upstream.rest_signals().tools.load().contains_key(name) {
@@ -178,7 +178,7 @@ impl RestUpstream<'_> {
     }
 
     /// Returns the headers that repeat arguments of a tool.
-    pub(crate) fn param_headers(self, name: &str) -> Option<Arc<ParamHeaders>> {
+    pub fn param_headers(self, name: &str) -> Option<Arc<ParamHeaders>> {
         self.upstream.rest_signals().tools.load().get(name)?.clone()
     }
 

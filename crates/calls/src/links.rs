@@ -30,7 +30,7 @@ const MAX_LINKS: usize = 1_000;
 
 /// Opens the URI of a `resources/read` that is one of the gateway's. A link that the caller cannot
 /// use at the endpoint is none.
-pub(crate) fn request(
+pub fn request(
     router: &Router,
     uri: &str,
     (caller, endpoint): (&Caller, &str),

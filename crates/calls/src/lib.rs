@@ -1,20 +1,25 @@
 //! The router: answers lists from the catalog, and forwards gets and completions to the owner of
 //! the prompt.
 
+#![forbid(unsafe_code)]
+// Untrusted input must not panic; tests may.
+#![warn(clippy::panic, clippy::unwrap_used)]
+#![warn(unreachable_pub)]
+
 mod approved_text;
 mod arguments;
 mod build;
 mod bridge;
-pub(crate) mod rest;
-pub(crate) mod call_channel;
-pub(crate) mod links;
+pub mod rest;
+pub mod call_channel;
+pub mod links;
 pub mod labels;
 mod suspended_calls;
 mod mismatches;
 pub mod probe;
 pub mod rollouts;
 pub mod step_backs;
-pub(crate) mod skills;
+pub mod skills;
 mod withheld_text;
 
 use std::collections::BTreeMap;
@@ -116,7 +121,7 @@ impl Router {
     ///
     /// # Errors
     /// The refusals of [`Gate::authorize`], and the faults of the upstream.
-    pub(crate) async fn route(
+    pub async fn route(
         &self,
         call: &Call,
         record: &CallRecord,
@@ -216,7 +221,7 @@ impl Router {
     }
 
     /// Returns the upstream of `[rest]`, if the endpoint serves it.
-    pub(crate) fn rest_at(&self, endpoint: &str) -> Option<RestUpstream<'_>> {
+    pub fn rest_at(&self, endpoint: &str) -> Option<RestUpstream<'_>> {
         let upstream = self.upstreams.get(self.lists.views.endpoints.rest_at(endpoint)?)?;
         Some(RestUpstream { router: self, upstream })
     }
@@ -355,7 +360,7 @@ impl Router {
 
     /// The public name behind a derived tool name; `None` for other names, and where the public
     /// name itself looks like a derived one.
-    pub(crate) fn public_name_of_tool(&self, tool: &str, caller: &Caller) -> Option<String> {
+    pub fn public_name_of_tool(&self, tool: &str, caller: &Caller) -> Option<String> {
         if !is_derived(tool) {
             return None;
         }
@@ -379,33 +384,33 @@ impl Router {
     }
 
     /// The texts that callers got and that are not approved.
-    pub(crate) fn mismatches(&self) -> &Mismatches {
+    pub fn mismatches(&self) -> &Mismatches {
         &self.shared.mismatches
     }
 
     /// Marked changed whenever a snapshot is published.
-    pub(crate) fn published(&self) -> watch::Receiver<()> {
+    pub fn published(&self) -> watch::Receiver<()> {
         self.shared.published.clone()
     }
 
     /// Reports the texts that probes found, which the catalog compares from now on.
-    pub(crate) async fn report_texts(&self, texts: Vec<TextReport>) {
+    pub async fn report_texts(&self, texts: Vec<TextReport>) {
         // Fails only at shutdown.
         let _ = self.shared.texts.send(texts).await;
     }
 
     /// The upstream with this id.
-    pub(crate) fn upstream(&self, id: &UpstreamId) -> Option<&Arc<Upstream>> {
+    pub fn upstream(&self, id: &UpstreamId) -> Option<&Arc<Upstream>> {
         self.upstreams.get(id)
     }
 
     /// The ids of all upstreams.
-    pub(crate) fn upstream_ids(&self) -> impl Iterator<Item = &UpstreamId> {
+    pub fn upstream_ids(&self) -> impl Iterator<Item = &UpstreamId> {
         self.upstreams.keys()
     }
 
     /// The longest time for a request of a client.
-    pub(crate) fn request_timeout(&self) -> Duration {
+    pub fn request_timeout(&self) -> Duration {
         self.limits.request
     }
 
@@ -421,7 +426,7 @@ impl Router {
 
     /// Returns the public name and the upstream of the prompt that a call names; `None` if no
     /// prompt that its caller may know has the name.
-    pub(crate) fn named(&self, call: &Call) -> Option<(Arc<str>, UpstreamId)> {
+    pub fn named(&self, call: &Call) -> Option<(Arc<str>, UpstreamId)> {
         let names = |owner: &Owner| (owner.known_name().clone(), owner.upstream.clone());
         let (name, kind) = match &call.request {
             Request::Get { name, name_kind, .. } => (name, *name_kind),
@@ -477,23 +482,23 @@ impl Router {
     }
 
     /// Whether an endpoint serves any skill, regardless of the caller, as far as it is known.
-    pub(crate) fn has_skills(&self, endpoint: &str) -> bool {
+    pub fn has_skills(&self, endpoint: &str) -> bool {
         self.lists.has_skills(endpoint)
     }
 
     /// The same, or whether it serves private lists of which nothing is known yet.
-    pub(crate) fn may_have_skills(&self, endpoint: &str) -> bool {
+    pub fn may_have_skills(&self, endpoint: &str) -> bool {
         self.lists.may_have_skills(endpoint)
     }
 
     /// Whether an endpoint serves an upstream whose links are sealed.
-    pub(crate) fn seals_links(&self, endpoint: &str) -> bool {
+    pub fn seals_links(&self, endpoint: &str) -> bool {
         let is_served = |id: &UpstreamId| self.lists.views.endpoints.serves_upstream(endpoint, id);
         self.upstreams.iter().any(|(id, upstream)| upstream.config().seals_links() && is_served(id))
     }
 
     /// Whether a URI is one of a file of a skill of an endpoint, regardless of view and caller.
-    pub(crate) fn is_of_skill(&self, endpoint: &str, uri: &str) -> bool {
+    pub fn is_of_skill(&self, endpoint: &str, uri: &str) -> bool {
         let catalog = self.lists.catalog.load();
         let skills = self.lists.views.endpoints.skills_at(&catalog.skills, endpoint);
         let private = self.lists.caller_lists.as_ref();
@@ -502,7 +507,7 @@ impl Router {
     }
 
     /// Returns the gateway of this pseudonym, and those behind its upstreams.
-    pub(crate) fn via(&self, own: &str) -> Via {
+    pub fn via(&self, own: &str) -> Via {
         Via::of_gateway(own, self.upstreams.values().filter_map(|upstream| upstream.behind()))
     }
 

@@ -13,7 +13,7 @@ use domain::skill::SkillFile;
 ///
 /// # Errors
 /// The difference.
-pub(crate) fn verified<'a>(result: Json<'a>, file: &SkillFile) -> Result<Cow<'a, [u8]>, String> {
+pub fn verified<'a>(result: Json<'a>, file: &SkillFile) -> Result<Cow<'a, [u8]>, String> {
     let content = only_content(result).ok_or("the result must have one content")?;
     if !content.get("uri").is_some_and(|uri| uri.is(&file.uri)) {
         return Err("the result has the content of another URI".to_owned());
@@ -49,7 +49,7 @@ pub(super) fn text(result: Json<'_>) -> Option<String> {
 }
 
 /// Returns the content of a result that has one.
-pub(crate) fn only_content(result: Json<'_>) -> Option<Json<'_>> {
+pub fn only_content(result: Json<'_>) -> Option<Json<'_>> {
     let contents = result.get("contents").filter(|contents| contents.kind() == JsonKind::Array)?;
     let mut contents = contents.elements();
     contents.next().filter(|only| only.is_object() && contents.next().is_none())

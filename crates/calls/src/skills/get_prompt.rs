@@ -3,8 +3,8 @@
 use tokio::time::Instant;
 
 use super::{AskedFile, ServedFile, serve};
-use crate::calls::call_channel::CallChannel;
-use crate::calls::{RoutedCall, Router, origin};
+use crate::call_channel::CallChannel;
+use crate::{RoutedCall, Router, origin};
 use catalog::owner::ListedSkill;
 use catalog::reply::{self, PromptReply, Reply};
 use domain::document::Document;
@@ -15,7 +15,7 @@ use domain::skill_prompt::{SkillMessages, TASK};
 ///
 /// # Errors
 /// An argument that the prompt does not have, and the faults of reading a file of the skill.
-pub(in crate::calls) async fn get(
+pub(crate) async fn get(
     (router, routed): (&Router, &RoutedCall<'_>),
     skill: &ListedSkill,
     arguments: Option<&Document>,

@@ -24,7 +24,7 @@ use domain::json::Json;
 use domain::name::UpstreamId;
 
 /// Prompts whose gets gave other texts than the approved ones.
-pub(crate) struct Mismatches {
+pub struct Mismatches {
     /// The prompts to probe, by upstream.
     prompts: Mutex<HashMap<UpstreamId, HashSet<Arc<str>>>>,
     added: watch::Sender<()>,
@@ -178,7 +178,7 @@ impl Mismatches {
     }
 
     /// The variants of a prompt that wait for a decision.
-    pub(crate) fn variants(&self, row: &ApprovalRow) -> Vec<FoundVariant> {
+    pub fn variants(&self, row: &ApprovalRow) -> Vec<FoundVariant> {
         if row.kind != ApprovalKind::Prompt {
             return Vec::new();
         }
@@ -197,7 +197,7 @@ impl Mismatches {
     }
 
     /// The sets of arguments that callers gave and for which nothing was approved.
-    pub(crate) fn arguments(&self, row: &ApprovalRow) -> Vec<Arc<str>> {
+    pub fn arguments(&self, row: &ApprovalRow) -> Vec<Arc<str>> {
         let found = self.found.get(&key_of_row(row));
         found.map(|found| found.arguments.clone()).unwrap_or_default()
     }
@@ -213,7 +213,7 @@ impl Mismatches {
     }
 
     /// The last text of a prompt that a caller's get gave, and that was not approved.
-    pub(crate) fn last(&self, row: &ApprovalRow) -> Option<SeenOtherwise> {
+    pub fn last(&self, row: &ApprovalRow) -> Option<SeenOtherwise> {
         let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let (digest, at) = last.get(&key_of_row(row))?.clone();
         Some(SeenOtherwise { arguments: None, digest: Some(digest), at })
@@ -227,12 +227,12 @@ impl Mismatches {
     }
 
     /// Marked changed whenever one is added.
-    pub(crate) fn added(&self) -> watch::Receiver<()> {
+    pub fn added(&self) -> watch::Receiver<()> {
         self.added.subscribe()
     }
 
     /// The raw names of an upstream's prompts.
-    pub(crate) fn take(&self, upstream: &UpstreamId) -> HashSet<Arc<str>> {
+    pub fn take(&self, upstream: &UpstreamId) -> HashSet<Arc<str>> {
         let mut prompts = self.prompts.lock().unwrap_or_else(PoisonError::into_inner);
         prompts.remove(upstream).unwrap_or_default()
     }

@@ -13,7 +13,7 @@ use domain::server_request::{Answer, ServerRequest};
 
 /// A message for the client before its response.
 #[derive(Debug)]
-pub(crate) enum CallEvent {
+pub enum CallEvent {
     /// `params` of `notifications/progress`, with the progress token of the upstream hop.
     Progress(Document),
     /// `params` of `notifications/message`.
@@ -31,7 +31,7 @@ pub(crate) enum CallEvent {
 
 /// The sending end; `None` for a client that accepts no message before its response.
 #[derive(Clone, Debug)]
-pub(crate) struct CallChannel(Option<mpsc::Sender<CallEvent>>);
+pub struct CallChannel(Option<mpsc::Sender<CallEvent>>);
 
 /// Queued messages. Progress beyond that is dropped, since later progress replaces it.
 const WAITING: usize = 16;
@@ -39,19 +39,19 @@ const WAITING: usize = 16;
 impl CallChannel {
     /// Returns the channel of a call, with its receiving end where the client accepts messages
     /// before its response.
-    pub(crate) fn of(client: ClientMessages) -> (Self, Option<mpsc::Receiver<CallEvent>>) {
+    pub fn of(client: ClientMessages) -> (Self, Option<mpsc::Receiver<CallEvent>>) {
         let channel = client.accepts_messages().then(|| mpsc::channel(WAITING));
         let (sender, receiver) = channel.unzip();
         (Self(sender), receiver)
     }
 
     /// A channel that drops all messages.
-    pub(crate) fn silent() -> Self {
+    pub fn silent() -> Self {
         Self(None)
     }
 
     /// Sends a message that may be lost if the queue is full.
-    pub(crate) fn tell(&self, event: CallEvent) {
+    pub fn tell(&self, event: CallEvent) {
         if let Some(sender) = &self.0 {
             let _ = sender.try_send(event);
         }
@@ -59,7 +59,7 @@ impl CallChannel {
 
     /// Sends a server request and waits for its outcome; `None` if none arrives within `patience`,
     /// or the client accepts none.
-    pub(crate) async fn request(
+    pub async fn request(
         &self,
         server_request: ServerRequest,
         origin: RequestOrigin,

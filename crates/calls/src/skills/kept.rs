@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tracing::error;
 
 use super::is_unknown_file;
-use crate::calls::withheld_text::is_gone;
+use crate::withheld_text::is_gone;
 use catalog::approval::DEPTH;
 use catalog::owner::Owner;
 use domain::document::Document;

@@ -1,7 +1,7 @@
 //! Skills: an entry, a file or a folder of one, behind the same gate as prompts. Entries and
 //! folders come from the catalog, files from the upstream.
 
-pub(crate) mod file;
+pub mod file;
 pub(super) mod get_prompt;
 mod kept;
 
