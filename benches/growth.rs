@@ -12,6 +12,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use access::{Decisions, RuleSet};
+use approvals::words::marked_lines;
+use approvals::{compared_messages, compared_text};
 use base::seal::{SealKeys, Sealer, TokenKind, prompt_text_digest};
 use config::Settings;
 use config::labels::LabelFile;
@@ -34,8 +36,6 @@ use domain::rights::PromptRef;
 use domain::sse_decoder::SseDecoder;
 use domain::tool::search::SearchQuery;
 use domain::uri;
-use gateway::approvals::words::marked_lines;
-use gateway::approvals::{compared_messages, compared_text};
 use library::{LibraryLabels, LibrarySnapshot};
 use serde_json::json;
 use tokio::time::Instant;

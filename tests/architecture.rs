@@ -415,8 +415,8 @@ const SHORT_TASKS: [(&str, usize); 28] = [
     ("gateway/downstream/conn/mod.rs", 1),
     // A sign-in at the terminal.
     ("logins/sign_in/callback.rs", 1),
-    ("gateway/approvals/examined.rs", 1),
-    ("gateway/approvals/mod.rs", 1),
+    ("approvals/examined.rs", 1),
+    ("approvals/lib.rs", 1),
     ("calls/labels.rs", 1),
     ("calls/rollouts.rs", 1),
     ("calls/suspended_calls.rs", 1),
@@ -486,10 +486,7 @@ fn large_texts_are_searched_and_rendered_in_listed_places() {
         ("remove_from_response(", &["upstream/call/"]),
         // At most 16 KiB for a message of an error, and 128 KiB for a form.
         ("without_secrets(", &["domain/", "upstream/held_secrets.rs", "calls/arguments.rs"]),
-        (
-            "holds_secret(",
-            &["catalog/approval.rs", "calls/mismatches.rs", "gateway/approvals/probe.rs"],
-        ),
+        ("holds_secret(", &["catalog/approval.rs", "calls/mismatches.rs", "approvals/probe.rs"]),
         // A get, which `work_on` runs, and reading the folder, on a thread that may block.
         ("compiled.render(", &["library/lib.rs"]),
     ];

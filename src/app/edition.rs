@@ -7,13 +7,13 @@ use tokio::sync::oneshot;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::{info, warn};
 
+use approvals::Approvals;
+use approvals::prober::Prober;
 use audit::usage::GatewayUsage;
 use base::seal::{SealKeys, Sealer};
 use calls::{RefreshEnded, Router, RouterDeps, UpstreamDeps};
 use cluster::ClusterMember;
 use config::Config;
-use gateway::approvals::Approvals;
-use gateway::approvals::prober::Prober;
 use gateway::session::{self, Sessions};
 use logins::idle;
 use logins::store::LoginStore;

@@ -18,6 +18,8 @@ use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
 
 use admin::{self, AdminServer, Reloads, Verification};
+use approvals::Approvals;
+use approvals::notify::keep_notifying;
 use audit::Audit;
 use audit::question::Evidence;
 use audit::record::AuditEvent;
@@ -33,8 +35,6 @@ use config::{ClientProof, Config, Tls, TokenCredential};
 use domain::fair_share::Share;
 use domain::server_request::ClientCapabilities;
 use edition::{Edition, seal_keys};
-use gateway::approvals::Approvals;
-use gateway::approvals::notify::keep_notifying;
 use gateway::downstream::{Endpoint, Listener, StdioStreams, TlsServer};
 use gateway::session::Sessions;
 use shutdown::{Shutdown, TaskFailure};

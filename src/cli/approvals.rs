@@ -14,8 +14,8 @@ use super::failure::Failure;
 use super::load::demand;
 use super::output::{Column, printable, prompts, table};
 use super::runtime::runtime;
+use approvals::{Action, Examined, examine_all, notes};
 use desk::{Desk, Need, OwnGateway, Shown};
-use gateway::approvals::{Action, Examined, examine_all, notes};
 
 /// Runs one of the commands.
 ///

@@ -15,13 +15,13 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::AdminState;
 use super::answer::AdminAnswer;
 use super::sign_in::Visitor;
+use approvals::json::{row_json, shown_json};
+use approvals::{Action, ApprovalError, DecisionOutcome, Examined, examine_all, notes};
 use audit::usage::RecentUses;
 use base::platform::wall_clock;
 use base::seal;
 use catalog::approval::ApprovalRow;
 use catalog::blocking::beside_calls;
-use gateway::approvals::json::{row_json, shown_json};
-use gateway::approvals::{Action, ApprovalError, DecisionOutcome, Examined, examine_all, notes};
 
 /// Longest wait for the configuration with the changed lock file. It is read once its digest is the
 /// same in two polls.

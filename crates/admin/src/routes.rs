@@ -8,8 +8,8 @@ use super::console::PromptTab;
 use super::sign_in::Role;
 use super::state::AdminState;
 use super::{accounts, approvals, labels, rollouts};
+use approvals::Action;
 use domain::percent;
-use gateway::approvals::Action;
 
 /// One method of one path.
 pub(super) struct Route {

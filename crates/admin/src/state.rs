@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::upstream_row::UpstreamRow;
 use super::{Reloads, Verification, readiness};
+use approvals::Approvals;
 use audit::Audit;
 use audit::usage::GatewayUsage;
 use audit::verify::regular::{RegularOutcome, RegularVerification};
@@ -20,7 +21,6 @@ use cluster::{ClusterMember, Replica};
 use config::Config;
 use domain::millis::whole_millis;
 use domain::overlay;
-use gateway::approvals::Approvals;
 use gateway::downstream::Endpoint;
 use gateway::session::Sessions;
 use net::certificates::CertificateEnd;

@@ -19,4 +19,3 @@
 
 pub mod downstream;
 pub mod session;
-pub mod approvals;

@@ -14,13 +14,13 @@ use crate::cli::output::{print, printable};
 use crate::cli::reach::Reach;
 use crate::cli::status::{fetch_once, has_token, send_if_match};
 use crate::cli::usage;
+use approvals::json::shown_json;
+use approvals::{Action, ApprovalError, Approvals, Examined, examine_all, notes};
 use base::platform::wall_clock;
 use calls::UpstreamStatus;
 use domain::approval::{Decider, Mode};
 use domain::percent;
 use domain::similar::suggestion;
-use gateway::approvals::json::shown_json;
-use gateway::approvals::{Action, ApprovalError, Approvals, Examined, examine_all, notes};
 
 /// The path of approvals in the admin API.
 const PATH: &str = "/api/v1/approvals";
@@ -370,7 +370,7 @@ impl OwnGateway {
 
     /// A prompt as JSON, with the mode of the configuration.
     pub(super) fn row(&self, examined: &Examined) -> Value {
-        self.with_mode(gateway::approvals::json::row_json(examined))
+        self.with_mode(approvals::json::row_json(examined))
     }
 
     fn with_mode(&self, mut row: Value) -> Value {

@@ -6,8 +6,8 @@ use std::io::{self, BufRead, Write};
 use super::desk::{Desk, Shown, is_waiting, variants};
 use crate::cli::failure::Failure;
 use crate::cli::output::{is_styled, print, printable, prompts};
-use gateway::approvals::Action;
-use gateway::approvals::words::{LineKind, marked_lines};
+use approvals::Action;
+use approvals::words::{LineKind, marked_lines};
 
 /// The answer of the person who reviews.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

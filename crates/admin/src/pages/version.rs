@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use super::definition::Definition;
 use super::message::MessageView;
+use approvals::words::{DiffLine, LineKind, MarkedLine};
+use approvals::{
+    ComparedMessage, VersionPart, VersionParts, compared_messages, compared_parts, compared_text,
+};
 use catalog::approval::FoundVariant;
 use domain::approval::NO_ARGUMENTS;
 use domain::approval::template::placeholder;
 use domain::json::Json;
-use gateway::approvals::words::{DiffLine, LineKind, MarkedLine};
-use gateway::approvals::{
-    ComparedMessage, VersionPart, VersionParts, compared_messages, compared_parts, compared_text,
-};
 
 /// A version of a prompt.
 #[derive(Default)]

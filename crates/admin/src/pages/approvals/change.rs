@@ -6,9 +6,9 @@ use tokio::sync::Semaphore;
 
 use crate::pages::version::{Comparison, VersionView};
 use crate::state::AdminState;
+use approvals::Examined;
+use approvals::words::{DiffLine, LineKind, marked_lines};
 use catalog::blocking::beside_calls;
-use gateway::approvals::Examined;
-use gateway::approvals::words::{DiffLine, LineKind, marked_lines};
 
 /// The changes that an approval would make.
 #[derive(Default)]

@@ -15,11 +15,11 @@ use crate::pages::{Page, PageResult};
 use crate::request::PageRequest;
 use crate::sign_in::{Role, Visitor};
 use crate::state::AdminState;
+use approvals::words::{DiffLine, LineKind};
+use approvals::{FoundVariant, SeenOtherwise};
 use audit::usage::RecentUses;
 use catalog::approval::ApprovalRow;
 use domain::approval::Decided;
-use gateway::approvals::words::{DiffLine, LineKind};
-use gateway::approvals::{FoundVariant, SeenOtherwise};
 
 /// One prompt with the difference between its approved and its offered version.
 #[derive(Template)]

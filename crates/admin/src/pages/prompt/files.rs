@@ -9,12 +9,12 @@ use crate::pages::definition::text;
 use crate::pages::{PageError, PageResult};
 use crate::request::Paging;
 use crate::sign_in::Role;
+use approvals::offered_file;
 use catalog::blocking::beside_calls;
 use domain::approval::Version;
 use domain::hidden_text;
 use domain::json::Json;
 use domain::skill::SKILL_FILE;
-use gateway::approvals::offered_file;
 
 /// The files of a skill.
 #[derive(Template)]

@@ -9,12 +9,12 @@ use crate::console::filters;
 use crate::pages::message::ContentView;
 use crate::pages::version::{Comparison, MessageChange};
 use crate::sign_in::Role;
+use approvals::VersionParts;
 use audit::question::Question;
 use audit::search::{EventKinds, Find, LogEntry, SearchResult};
 use calls::labels::LabelledPrompt;
 use catalog::blocking::beside_calls;
 use domain::name::version_name;
-use gateway::approvals::VersionParts;
 
 /// The versions and labels of one prompt.
 #[derive(Template)]

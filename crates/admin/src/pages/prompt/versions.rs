@@ -7,9 +7,9 @@ use crate::console::filters;
 use crate::pages::message::ContentView;
 use crate::pages::version::{Comparison, MessageChange};
 use crate::sign_in::Role;
+use approvals::VersionParts;
 use catalog::blocking::beside_calls;
 use domain::approval::{Decided, DigestText, Version};
-use gateway::approvals::VersionParts;
 
 /// The versions of one prompt, the newest first.
 #[derive(Template)]

@@ -1,6 +1,11 @@
 //! Approvals: what people and the admin API decide on prompts and skills. One code path changes the
 //! lock file.
 
+#![forbid(unsafe_code)]
+// Untrusted input must not panic; tests may.
+#![warn(clippy::panic, clippy::unwrap_used)]
+#![warn(unreachable_pub)]
+
 mod asked;
 mod comparison;
 mod diff;
