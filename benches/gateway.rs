@@ -21,7 +21,7 @@ use domain::name::{Naming, Prefix, UpstreamId};
 use domain::prompt::Prompt;
 use domain::revision::Revision;
 use domain::unix_time::UnixSeconds;
-use gateway::session::dialect::{Dialect, ResultForm, ServerIdentity};
+use front::session::dialect::{Dialect, ResultForm, ServerIdentity};
 use tokio::time::Instant;
 
 fn prompts(count: usize) -> Vec<Prompt> {

@@ -27,7 +27,7 @@ use domain::translate;
 use domain::unix_time::UnixSeconds;
 use domain::uri::{self, normal_form};
 use domain::{line_decoder, sse_decoder};
-use gateway::downstream::HookKey;
+use front::downstream::HookKey;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use library::{LibraryLabels, LibrarySnapshot};
 use net::jwks::KeySet;

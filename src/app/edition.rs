@@ -14,7 +14,7 @@ use base::seal::{SealKeys, Sealer};
 use calls::{RefreshEnded, Router, RouterDeps, UpstreamDeps};
 use cluster::ClusterMember;
 use config::Config;
-use gateway::session::{self, Sessions};
+use front::session::{self, Sessions};
 use logins::idle;
 use logins::store::LoginStore;
 use policy::{self, Gate};

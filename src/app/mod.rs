@@ -35,8 +35,8 @@ use config::{ClientProof, Config, Tls, TokenCredential};
 use domain::fair_share::Share;
 use domain::server_request::ClientCapabilities;
 use edition::{Edition, seal_keys};
-use gateway::downstream::{Endpoint, Listener, StdioStreams, TlsServer};
-use gateway::session::Sessions;
+use front::downstream::{Endpoint, Listener, StdioStreams, TlsServer};
+use front::session::Sessions;
 use shutdown::{Shutdown, TaskFailure};
 use telemetry::Telemetry;
 

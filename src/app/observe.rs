@@ -16,7 +16,7 @@ use catalog::approval::ApprovalRow;
 use cluster::ClusterMember;
 use domain::approval::ApprovalState;
 use domain::fault::UpstreamFaultKind as Kind;
-use gateway::downstream::{AdmissionUsage, Endpoint, OpenConnections};
+use front::downstream::{AdmissionUsage, Endpoint, OpenConnections};
 use net::certificates::CertificateEnd;
 use telemetry::log::Control;
 use telemetry::{Telemetry, UPSTREAM};

@@ -21,7 +21,7 @@ use base::platform::heap::rare;
 use base::platform::service_manager::{self, ServiceState};
 use base::platform::{blocking, wall_clock};
 use config::{Config, ConfigError, SourceFile};
-use gateway::downstream::{Serve, TlsServer};
+use front::downstream::{Serve, TlsServer};
 use telemetry::{self, log::Control};
 
 /// The source of the configuration.

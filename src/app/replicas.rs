@@ -20,7 +20,7 @@ use calls::step_backs::StepBackNews;
 use cluster::{ClusterDeps, ClusterMember, Handling, Presence, Receipt, RelayMessage, Relayed};
 use config::Config;
 use domain::fair_share::{Holder, Places};
-use gateway::downstream::Endpoint;
+use front::downstream::Endpoint;
 use shutdown::Shutdown;
 
 /// Posts of other replicas that are handled at once. More are refused.

@@ -17,8 +17,7 @@ use base::platform::processes::gateway_depth;
 use base::platform::service_manager::{self, ServiceState};
 use calls::UpstreamStatus;
 use config::from_here;
-use gateway::downstream::StdioStreams;
-use gateway::{shutdown, telemetry};
+use front::downstream::StdioStreams;
 use telemetry::log::Logging;
 
 /// Serves over HTTP.

@@ -4,8 +4,8 @@
 
 use domain::caller::Caller as CallerId;
 use domain::fault::{Fault, RequestFault, TransportFault};
-use gateway::session::headers::{Field, Headers};
-use gateway::session::{Dispatch, MessageRefusal};
+use front::session::headers::{Field, Headers};
+use front::session::{Dispatch, MessageRefusal};
 use proptest::prelude::*;
 use proptest::sample::select;
 use serde_json::{Value, json};

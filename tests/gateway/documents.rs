@@ -127,8 +127,8 @@ fn the_rules_of_the_documentation_are_valid() {
 
 #[test]
 fn every_reason_of_an_error_is_documented() {
-    let respond = read("crates/gateway/src/downstream/error_message.rs")
-        + &read("crates/domain/src/fault.rs");
+    let respond =
+        read("crates/front/src/downstream/error_message.rs") + &read("crates/domain/src/fault.rs");
     let reasons: Vec<_> = respond
         .lines()
         .filter_map(|line| line.split_once("=> \"")?.1.split_once('"'))

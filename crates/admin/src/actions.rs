@@ -27,12 +27,12 @@ use super::sign_in::{LocalPath, Redirect, SignInError, SignedIn, Visitor, is_sam
 use super::{
     AdminServer, AdminState, ClientOrigin, LOGIN_FORM, beside_calls_within, has_type, html,
 };
-use approvals::Action;
+use ::approvals::Action;
 use audit::archive::CopyStatement;
 use audit::question::Question;
 use audit::record::AuditEvent;
 use domain::percent;
-use gateway::downstream::clock::now;
+use front::downstream::clock::now;
 
 /// The body of a trial over the API.
 #[derive(Debug, Default, Deserialize)]

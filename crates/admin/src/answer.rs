@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use super::console::asset::Asset;
 use super::sign_in::SetCookie;
 use base::seal;
-use gateway::downstream::Body;
+use front::downstream::Body;
 
 /// An answer before it is sent.
 #[derive(Debug)]

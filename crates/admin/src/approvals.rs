@@ -15,8 +15,8 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::AdminState;
 use super::answer::AdminAnswer;
 use super::sign_in::Visitor;
-use approvals::json::{row_json, shown_json};
-use approvals::{Action, ApprovalError, DecisionOutcome, Examined, examine_all, notes};
+use ::approvals::json::{row_json, shown_json, tag};
+use ::approvals::{Action, ApprovalError, DecisionOutcome, Examined, examine_all, notes};
 use audit::usage::RecentUses;
 use base::platform::wall_clock;
 use base::seal;
@@ -64,7 +64,7 @@ fn document(state: &AdminState, rows: &[ApprovalRow]) -> Value {
     let row = |row: &ApprovalRow| {
         let known = Examined::known(row);
         let mut document = row_json(&known);
-        document["tag"] = known.tag().into();
+        document["tag"] = tag(&known).into();
         document
     };
     let rows: Vec<_> = rows.iter().map(row).collect();
@@ -113,7 +113,7 @@ pub(super) async fn show(
     until: Instant,
 ) -> Result<Shown, NotShown> {
     let row = state.approvals.row(name).ok_or(NotShown::Unknown)?;
-    match timeout_at(until, Examined::to_show(&state.approvals, &row)).await {
+    match timeout_at(until, state.approvals.examine(&row)).await {
         Err(_) => Err(NotShown::Late),
         Ok(Err(error)) => Err(NotShown::Failed(error)),
         Ok(Ok((examined, tag))) => Ok(Shown { examined, tag }),
@@ -187,7 +187,7 @@ async fn decided_on(
         return Ok(shown.iter().map(|shown| Examined::clone(shown)).collect());
     }
     let seen: Vec<_> = chosen.iter().map(Examined::known).collect();
-    let is_of_row = matches!(seen.as_slice(), [only] if if_match == only.tag());
+    let is_of_row = matches!(seen.as_slice(), [only] if if_match == tag(only));
     let is_of_document = is_of_row || if_match == entity_tag(&document(state, rows));
     // An earlier version needs nothing of its upstream, which may be gone.
     if is_of_document && matches!(action, Action::RollBack { .. } | Action::Withdraw) {
@@ -197,7 +197,7 @@ async fn decided_on(
     let is_as_shown = if is_of_document {
         examined.iter().zip(&seen).all(|(now, seen)| now.is_as_seen(seen))
     } else {
-        matches!(examined.as_slice(), [only] if if_match == only.tag())
+        matches!(examined.as_slice(), [only] if if_match == tag(only))
     };
     if is_as_shown {
         return Ok(examined);
@@ -226,7 +226,7 @@ pub(super) enum NotShown {
 
 /// The entity tag of a prompt as it is known without a probe.
 pub(super) fn row_tag(row: &ApprovalRow) -> String {
-    Examined::known(row).tag()
+    tag(&Examined::known(row))
 }
 
 /// The prompts with these names, each once.

@@ -9,7 +9,7 @@ use super::AdminState;
 use calls::rollouts::RolloutStatus;
 use domain::rollout::{RolloutStep, StepBack};
 use domain::unix_time::UnixSeconds;
-use gateway::downstream::clock::now;
+use front::downstream::clock::now;
 
 /// The rollout that begins again, as the body of a POST.
 #[derive(Debug, Deserialize)]

@@ -8,7 +8,7 @@ use super::console::PromptTab;
 use super::sign_in::Role;
 use super::state::AdminState;
 use super::{accounts, approvals, labels, rollouts};
-use approvals::Action;
+use ::approvals::Action;
 use domain::percent;
 
 /// One method of one path.

@@ -3,21 +3,17 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use quick_cache::Weighter;
-use quick_cache::sync::Cache;
-use serde_json::json;
 use tokio::task::JoinSet;
 
-use super::json::row_json;
+use super::Approvals;
+use super::action::{ApprovalError, refused};
 use super::probe::{Patience, ProbedText, ProbedTexts, PromptProbe, offered_texts};
 use super::skill_files::ReadFiles;
-use super::{ApprovalError, Approvals, refused};
 use base::seal;
 use catalog::approval::{ApprovalRow, OfferedPrompt, SeenOtherwise};
 use config::lock::{Object, Objects};
 use domain::approval::{
-    Approval, ApprovalKind, ApprovalState, Class, DigestText, Mode, OfferedText, Reason, Version,
-    decide,
+    ApprovalKind, ApprovalState, Class, DigestText, Mode, OfferedText, Reason, Version, decide,
 };
 use domain::skill::Skill;
 
@@ -135,20 +131,6 @@ impl Examined {
         Ok(Self { row, offered, seen_otherwise: seen, not_second: None })
     }
 
-    /// Examines a prompt for a person who may decide on it. Returns what is to be shown, with the
-    /// tag that the decision must name.
-    ///
-    /// # Errors
-    /// As [`Examined::now`].
-    pub async fn to_show(
-        approvals: &Approvals,
-        row: &ApprovalRow,
-    ) -> Result<(Arc<Self>, String), ApprovalError> {
-        let examined = Arc::new(Self::now(approvals, row).await?);
-        let tag = approvals.shared.examinations.keep(&examined);
-        Ok((examined, tag))
-    }
-
     /// Whether the offered version is not approved.
     pub fn is_unapproved(&self) -> bool {
         let state = self.row.decision.state;
@@ -217,41 +199,6 @@ impl Examined {
             ApprovalKind::Skill => "its files have no digests",
         }
     }
-
-    /// The entity tag of what this examination shows (RFC 9110, section 8.8.3): the digests of the
-    /// definition, the source and the texts, and the decisions on the prompt. A decision names it.
-    pub fn tag(&self) -> String {
-        let texts = self.offered.iter().flat_map(|offered| &offered.texts);
-        let unknown = texts.filter_map(|(arguments, text)| match text {
-            ProbedText::Stable { .. } => None,
-            ProbedText::Unstable => Some((&**arguments, "unstable")),
-            ProbedText::Failed(_) => Some((&**arguments, "failed")),
-        });
-        let unread = self.offered.iter().flat_map(|offered| &offered.unread);
-        let unread = unread.map(|(path, _)| (&**path, "unread"));
-        let shown = json!([row_json(self), unknown.chain(unread).collect::<Vec<_>>()]);
-        format!("\"{}\"", seal::sha256_text(shown.to_string().as_bytes()))
-    }
-
-    /// Whether it is of this prompt, on which the decisions are still the same.
-    fn is_current(&self, row: &ApprovalRow, approval: Option<&Approval>) -> bool {
-        (&self.row.upstream, self.row.kind) == (&row.upstream, row.kind)
-            && self.row.raw_name == row.raw_name
-            && self.row.approval.as_ref() == approval
-    }
-
-    /// About the memory that it takes, in bytes.
-    fn size(&self) -> usize {
-        let objects = self.offered.iter().flat_map(|offered| offered.objects.values());
-        let texts = self.offered.iter().flat_map(|offered| offered.texts.values());
-        let texts = texts.map(|text| match text {
-            ProbedText::Stable { text, .. } => text.len(),
-            ProbedText::Unstable => 0,
-            ProbedText::Failed(why) => why.len(),
-        });
-        let variants = self.row.variants.iter().map(|found| found.text.len());
-        BARE_EXAMINATION + objects.map(Object::size).chain(texts).chain(variants).sum::<usize>()
-    }
 }
 
 /// Prompts that are examined at once.
@@ -304,53 +251,4 @@ fn seen_otherwise(
             SeenOtherwise { arguments: Some(arguments.clone()), digest, at }
         },
     )
-}
-
-/// Memory of an examination without texts, in bytes: generous.
-const BARE_EXAMINATION: usize = 4 << 10;
-
-/// Examinations that were shown to a person, by their tags, so that the decision is on the same
-/// objects, whatever the upstream answers meanwhile. The least recently used are forgotten; then
-/// the decision examines again, and demands the same digests.
-pub(super) struct Examinations(Cache<String, Arc<Examined>, ExaminationSize>);
-
-/// Memory for examinations, in bytes.
-const MEMORY: u64 = 32 << 20;
-
-/// About how many examinations there are; more only cost a resize.
-const EXPECTED: usize = 64;
-
-#[derive(Clone)]
-struct ExaminationSize;
-
-impl Weighter<String, Arc<Examined>> for ExaminationSize {
-    fn weight(&self, tag: &String, examined: &Arc<Examined>) -> u64 {
-        (tag.len() + examined.size()) as u64
-    }
-}
-
-impl Default for Examinations {
-    fn default() -> Self {
-        Self(Cache::with_weighter(EXPECTED, MEMORY, ExaminationSize))
-    }
-}
-
-impl Examinations {
-    /// Keeps what is shown, and returns its tag.
-    pub(super) fn keep(&self, examined: &Arc<Examined>) -> String {
-        let tag = examined.tag();
-        self.0.insert(tag.clone(), examined.clone());
-        tag
-    }
-
-    /// Returns the examination of a prompt that has this tag, unless it is forgotten or there was a
-    /// decision on the prompt since.
-    pub(super) fn shown(
-        &self,
-        tag: &str,
-        row: &ApprovalRow,
-        approval: Option<&Approval>,
-    ) -> Option<Arc<Examined>> {
-        self.0.get(tag).filter(|examined| examined.is_current(row, approval))
-    }
 }

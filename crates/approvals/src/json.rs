@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+use super::examined::Examined;
 use super::probe::ProbedText;
-use super::{Examined, SeenOtherwise};
-use catalog::approval::FoundVariant;
+use base::seal;
+use catalog::approval::{FoundVariant, SeenOtherwise};
 use domain::approval::{Class, Decided, DigestText, Version};
 
 /// Returns a prompt with its state, the offered version, and the decisions on it.
@@ -59,7 +60,7 @@ fn text_json((arguments, digest): (&Arc<str>, &DigestText)) -> Value {
 /// version, and with the tag that a decision on exactly this names.
 pub fn shown_json(examined: &Examined, diff: String) -> Value {
     let mut json = row_json(examined);
-    json["tag"] = examined.tag().into();
+    json["tag"] = tag(examined).into();
     json["diff"] = diff.into();
     json["unseen"] = examined.unseen_text().into();
     json["seenOtherwise"] = examined.seen_otherwise.iter().map(seen_json).collect();
@@ -95,4 +96,19 @@ fn decided_json(decided: &Decided) -> Value {
     json["at"] = decided.attribution.at.as_str().into();
     json["why"] = decided.attribution.why.clone().into();
     json
+}
+
+/// The entity tag of what this examination shows (RFC 9110, section 8.8.3): the digests of the
+/// definition, the source and the texts, and the decisions on the prompt. A decision names it.
+pub fn tag(examined: &Examined) -> String {
+    let texts = examined.offered.iter().flat_map(|offered| &offered.texts);
+    let unknown = texts.filter_map(|(arguments, text)| match text {
+        ProbedText::Stable { .. } => None,
+        ProbedText::Unstable => Some((&**arguments, "unstable")),
+        ProbedText::Failed(_) => Some((&**arguments, "failed")),
+    });
+    let unread = examined.offered.iter().flat_map(|offered| &offered.unread);
+    let unread = unread.map(|(path, _)| (&**path, "unread"));
+    let shown = json!([row_json(examined), unknown.chain(unread).collect::<Vec<_>>()]);
+    format!("\"{}\"", seal::sha256_text(shown.to_string().as_bytes()))
 }

@@ -6,24 +6,28 @@
 #![warn(clippy::panic, clippy::unwrap_used)]
 #![warn(unreachable_pub)]
 
+mod action;
 mod asked;
 mod comparison;
 mod diff;
+mod examinations;
 mod examined;
 pub mod json;
 mod lock_change;
+mod notes;
 pub mod notify;
 mod parts;
 mod probe;
 pub mod prober;
-mod skill_files;
+pub mod skill_files;
 pub mod words;
 
+pub use action::{Action, ApprovalError};
 pub use catalog::approval::{FoundVariant, SeenOtherwise};
 pub use comparison::{ComparedMessage, compared_messages, compared_parts, compared_text};
 pub use examined::{Examined, OfferedVersion, examine_all};
+pub use notes::notes;
 pub use parts::{VersionPart, VersionParts};
-pub use skill_files::offered_file;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -35,65 +39,21 @@ use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
 use diff::{ChangedPart, write_diff};
-use examined::Examinations;
+use examinations::Examinations;
 use lock_change::{ChangedLock, change_lock, own};
-use probe::ProbedText;
 
 use audit::Audit;
 use calls::{Router, UpstreamDeps};
 use catalog::approval::{ApprovalRow, OfferedPrompt};
 use catalog::blocking::beside_calls;
-use config::lock::{Lock, StoreError};
+use config::lock::Lock;
 use config::{ApprovalRules, Config, Transport, UpstreamSettings};
-use domain::approval::{Approval, ApprovalKind, BadReason, Decider, Mode, NO_ARGUMENTS, Version};
+use domain::approval::{Approval, Decider, Mode, Version};
 use domain::name::UpstreamId;
 use domain::percent;
 use domain::prompt::SourcePlace;
 use library::{FileChange, source_object};
 use telemetry::Telemetry;
-
-/// A decision on prompts.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Action {
-    /// Approves the offered versions. `unseen`: also those of which only the definition is
-    /// compared.
-    Approve { unseen: bool },
-    /// Approves variants that callers found, beside the approved version of one prompt: by their
-    /// digests, or the first 8 or more digits.
-    ApproveVariants { digests: Vec<String> },
-    /// Rejects the offered versions that wait for a decision.
-    Reject,
-    /// Takes approvals back, also of prompts that are not offered.
-    Withdraw,
-    /// Approves versions that were approved before: the newest, or the one with a digest.
-    RollBack { to: Option<String> },
-}
-
-impl Action {
-    /// The name of the member that lists the completed decisions.
-    pub fn key(&self) -> &'static str {
-        match self {
-            Self::Approve { .. } | Self::ApproveVariants { .. } => "approved",
-            Self::Reject => "rejected",
-            Self::Withdraw => "withdrawn",
-            Self::RollBack { .. } => "rolledBack",
-        }
-    }
-}
-
-/// Why nothing was decided.
-#[derive(Debug, thiserror::Error)]
-pub enum ApprovalError {
-    #[error("{0}")]
-    Store(#[from] StoreError),
-    /// With the patch that makes the change.
-    #[error("{error}; apply this patch instead")]
-    ReadOnly { error: StoreError, patch: String },
-    #[error("{prompt}: {why}")]
-    Refused { prompt: String, why: String },
-    #[error(transparent)]
-    BadReason(#[from] BadReason),
-}
 
 /// The time for reading the source of a library prompt again, while its folder changes.
 const SOURCE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -194,6 +154,20 @@ impl Approvals {
         let mut newest = self.shared.lock.subscribe();
         // Fails only when the gateway has ended.
         let _ = newest.wait_for(|in_use| in_use == digest).await;
+    }
+
+    /// Examines a prompt for a person who may decide on it. Returns the examination, with the tag
+    /// that the decision must name.
+    ///
+    /// # Errors
+    /// As [`Examined::now`].
+    pub async fn examine(
+        &self,
+        row: &ApprovalRow,
+    ) -> Result<(Arc<Examined>, String), ApprovalError> {
+        let examined = Arc::new(Examined::now(self, row).await?);
+        let tag = self.shared.examinations.keep(&examined);
+        Ok((examined, tag))
     }
 
     /// Returns the examination of a prompt that was shown with this tag; `None` if it is not known
@@ -385,47 +359,4 @@ pub struct DecisionOutcome {
     pub versions: Vec<Version>,
     /// The public names of prompts that a second person must approve, too.
     pub half: Vec<String>,
-}
-
-/// Returns the consequences of a decision, as notes for people.
-pub fn notes(action: &Action, examined: &[Examined]) -> Vec<String> {
-    let mut notes = Vec::new();
-    for Examined { row, offered, .. } in examined {
-        let name = &row.public_name;
-        if let Action::Approve { .. } = action {
-            for (arguments, text) in offered.iter().flat_map(|offered| &offered.texts) {
-                let with = match &**arguments {
-                    NO_ARGUMENTS => String::new(),
-                    arguments => format!(" with {arguments}"),
-                };
-                match text {
-                    ProbedText::Stable { .. } => {}
-                    ProbedText::Unstable => {
-                        notes.push(format!(
-                            "{name}: its text{with} is unstable, so the approval does not cover it"
-                        ));
-                    }
-                    ProbedText::Failed(why) => {
-                        notes.push(format!(
-                            "{name}: the approval does not cover its text{with}: {why}"
-                        ));
-                    }
-                }
-            }
-        } else if matches!(action, Action::RollBack { .. }) && offered.is_some() {
-            let other = match row.kind {
-                ApprovalKind::Prompt => "gets of another text are refused, or answered with",
-                ApprovalKind::Skill => "a skill with other files is withheld, or served as",
-            };
-            notes.push(format!(
-                "{name}: its upstream may offer another version; {other} the approved one where approvals.snapshot \
-                 is set"
-            ));
-        }
-    }
-    notes
-}
-
-fn refused(row: &ApprovalRow, why: String) -> ApprovalError {
-    ApprovalError::Refused { prompt: row.public_name.clone(), why }
 }

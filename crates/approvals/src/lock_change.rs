@@ -1,8 +1,9 @@
 //! Decisions: the changes that they make to the lock file.
 
+use super::action::{Action, ApprovalError, refused};
 use super::examined::Examined;
-use super::{Action, ApprovalError, FoundVariant, refused};
 use audit::record::AuditEvent;
+use catalog::approval::FoundVariant;
 use config::ApprovalRules;
 use config::lock::{Lock, Object, Objects, StoreError, patch};
 use domain::approval::{Approval, ApprovalKind, Attribution, MIN_PREFIX, Version};

@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 use super::Approvals;
 use super::asked::{MAX_COMPLETED, MAX_TEMPLATES, approved_templates, template_arguments};
 use base::seal;
-use calls::probe::ProbeRequest;
+use calls::probe::{ProbeRequest, probe};
 use catalog::approval::{ApprovalRow, OfferedPrompt, approval_arguments, holds_secret};
 use domain::approval::template::{is_filled, template};
 use domain::approval::{DigestText, NO_ARGUMENTS, OfferedText, TemplateArguments};
@@ -258,7 +258,7 @@ impl<'a> PromptProbe<'a> {
         let router = &self.approvals.router;
         let deadline = Instant::now() + router.request_timeout();
         loop {
-            let outcome = router.probe(self.row, self.offered, asked).await;
+            let outcome = probe(router, self.row, self.offered, asked).await;
             let Err(Fault::Transport(TransportFault::RateLimited { retry_after, .. })) = &outcome
             else {
                 return outcome;

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::RoutedCall;
+use super::routed_call::RoutedCall;
 use catalog::owner::Owner;
 use catalog::segment::name_of_tool;
 use domain::call_overlay::Validation;

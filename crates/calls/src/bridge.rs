@@ -4,10 +4,11 @@
 
 use tokio::time::Instant;
 
+use super::Router;
 use super::call_channel::{CallChannel, CallEvent};
+use super::routed_call::RoutedCall;
 use super::suspended_calls::{self, SuspendedCall};
 use super::withheld_text::withhold_other_text;
-use super::{RoutedCall, Router};
 use base::platform::heap::rare;
 use base::seal;
 use catalog::approval::ExpectedText;

@@ -15,7 +15,10 @@ pub mod call_channel;
 pub mod links;
 pub mod labels;
 mod suspended_calls;
+mod completion;
 mod mismatches;
+mod resolution;
+mod routed_call;
 pub mod probe;
 pub mod rollouts;
 pub mod step_backs;
@@ -34,24 +37,25 @@ use arguments::{effective_arguments, renamed_arguments, without_presets};
 use base::platform::heap::rare;
 use base::seal::Sealer;
 use bridge::Bridge;
-use call_channel::{CallChannel, CallEvent};
+use call_channel::CallChannel;
 use catalog::announce::changes::{Changes, Published};
-use catalog::approval::{ApprovalRow, approval_arguments};
+use catalog::approval::approval_arguments;
 use catalog::effective::TextReport;
 use catalog::lists::owner;
 use catalog::owner::Owner;
 use catalog::refresh::Renewal;
-use catalog::reply::{self, Completion, ListReply, Reply, ResultOrigin};
+use catalog::reply::{ListReply, Reply};
 use catalog::search::search;
 use catalog::snapshot::{Catalog, Incomplete};
 use catalog::status::statuses;
 use catalog::view_cache::{ListKind, ListKinds};
+use completion::{Completing, complete};
 use config::{ApprovalRules, Exposure, Limits, ToolForm};
-use domain::approval::{ApprovalKind, ApprovalState};
+use domain::approval::ApprovalKind;
 use domain::call::{Call, InputRetry, NameKind, Request, SkillPart};
 use domain::caller::Caller;
 use domain::document::Document;
-use domain::fault::{Fault, RequestFault, UpstreamFault, UpstreamFaultKind as Kind};
+use domain::fault::{Fault, RequestFault, UpstreamFaultKind as Kind};
 use domain::name::UpstreamId;
 use domain::overlay::{self, Overlay};
 use domain::tool::name::is_derived;
@@ -59,16 +63,16 @@ use domain::unix_time::UnixSeconds;
 use domain::via::Via;
 use labels::LabelledPrompts;
 use mismatches::Mismatches;
-use policy::{Authorized, CallRecord, CallTarget, Gate, Resolution};
+use policy::{CallRecord, CallTarget, Gate, Resolution};
+use resolution::{Unlisted, held};
 use rest::{CallContext, RestUpstream};
 use rollouts::{ChosenVersion, RolloutStates, Rollouts};
+use routed_call::RoutedCall;
 use skills::AskedSkill;
 use suspended_calls::SuspendedCalls;
 use telemetry::Telemetry;
 use upstream::Upstream;
-use upstream::call::correlator::{InterimMessage, UrlElicitationComplete};
-use upstream::call::exchange::{CallExchange, ExchangeEvent};
-use upstream::call::request::{RequestParams, UpstreamRequest};
+use upstream::call::correlator::UrlElicitationComplete;
 use upstream::driver::DriverReport;
 use upstream::guard::concurrency::ConcurrencyLimit;
 use withheld_text::{count_tolerated, snapshot_or};
@@ -567,124 +571,5 @@ impl Router {
             let state = self.approval_rules.known_state(ApprovalKind::Prompt, id, &raw_name);
             Unlisted { upstream: id, raw_name, state, kind: missing.kind.clone() }
         })
-    }
-}
-
-/// A prompt that may exist, at an upstream that has no list.
-struct Unlisted<'a> {
-    upstream: &'a UpstreamId,
-    raw_name: String,
-    state: ApprovalState,
-    /// Why there is no list.
-    kind: Kind,
-}
-
-impl Unlisted<'_> {
-    fn resolution(&self) -> Resolution<'_> {
-        let Self { upstream, raw_name, state, kind } = self;
-        let upstream = upstream.as_str();
-        let target =
-            CallTarget { upstream, raw_name, definition: "", state: *state, version: None };
-        Resolution::Unlisted(target, Fault::upstream(upstream, kind.clone()))
-    }
-}
-
-/// The resolution of a prompt that approvals hold back.
-fn held(row: &ApprovalRow) -> Resolution<'_> {
-    let (state, offered) = (row.decision.state, row.offered.as_ref());
-    let target = CallTarget {
-        upstream: row.upstream.as_str(),
-        raw_name: &row.raw_name,
-        definition: offered.map(|offered| &*offered.version.definition).unwrap_or_default(),
-        state,
-        version: None,
-    };
-    Resolution::NotServed { target, rule: format!("approvals.{}", state.as_str()) }
-}
-
-/// A call behind the gate, and the upstream that it goes to.
-struct RoutedCall<'a> {
-    call: &'a Call,
-    authorized: Authorized<'a>,
-    owner: &'a Owner,
-    /// The version that a rollout has chosen, whose owner this is then.
-    version: Option<ChosenVersion<'a>>,
-    upstream: &'a Arc<Upstream>,
-}
-
-impl RoutedCall<'_> {
-    /// The prompt as the caller sees it in lists.
-    fn listed(&self) -> &Owner {
-        self.version.map_or(self.owner, |version| version.listed)
-    }
-
-    fn origin(&self) -> ResultOrigin {
-        let rollout = self.version.map(|version| version.label().clone());
-        ResultOrigin { rollout, ..origin(self.owner) }
-    }
-}
-
-/// An argument that a client wants completed.
-struct Completing<'a> {
-    argument: &'a str,
-    /// The input so far.
-    value: &'a str,
-    context: Option<&'a Document>,
-}
-
-/// Completes an argument: from the choices of an overlay, or by the upstream.
-async fn complete(
-    routed: &RoutedCall<'_>,
-    completing: Completing<'_>,
-    channel: &CallChannel,
-    deadline: Instant,
-) -> Result<Reply, Fault> {
-    let RoutedCall { call, authorized, owner, upstream, .. } = routed;
-    let Completing { argument, value, context } = completing;
-    if owner.skill.is_some() {
-        return Ok(Reply::Completion { completion: Completion::of(&[]), origin: origin(owner) });
-    }
-    let mut effective = None;
-    if let Some(overlay) = &owner.overlay {
-        effective = overlay.context(argument, context.map(Document::json))?;
-        if let Some(choices) = overlay.completed(argument, value) {
-            let completion = Completion::of(&choices);
-            return Ok(Reply::Completion { completion, origin: routed.origin() });
-        }
-    }
-    let params = RequestParams::Complete {
-        prompt: owner.raw_name.clone(),
-        argument: argument.to_owned(),
-        value: value.to_owned(),
-        context: effective.or_else(|| context.cloned()),
-    };
-    let request = UpstreamRequest::of_call(call, params, owner.overlay.clone());
-    let exchange = upstream.call(authorized, request, deadline);
-    reply::completion(response(exchange, channel).await?, routed.origin())
-}
-
-/// Waits for the response to a call before which only progress comes.
-async fn response(
-    mut exchange: CallExchange,
-    channel: &CallChannel,
-) -> Result<Document, UpstreamFault> {
-    loop {
-        match exchange.next().await? {
-            ExchangeEvent::Interim(InterimMessage::Progress(params)) => {
-                channel.tell(CallEvent::Progress(params));
-            }
-            ExchangeEvent::Interim(_) => {}
-            ExchangeEvent::Response(result) => return Ok(result),
-        }
-    }
-}
-
-fn origin(owner: &Owner) -> ResultOrigin {
-    ResultOrigin {
-        upstream: owner.upstream.clone(),
-        digest: owner.digest.clone(),
-        name: owner.public_name.clone(),
-        version: owner.version.clone(),
-        rollout: None,
     }
 }

@@ -3,9 +3,11 @@
 
 use tokio::time::Instant;
 
+use super::Router;
+use super::completion::response;
 use super::rest::CallContext;
+use super::routed_call::RoutedCall;
 use super::skills::is_file;
-use super::{RoutedCall, Router, response};
 use base::seal::TokenKind;
 use catalog::lists::owner;
 use catalog::owner::Owner;

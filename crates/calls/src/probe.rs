@@ -3,11 +3,13 @@
 
 use tokio::time::Instant;
 
+use super::Router;
 use super::arguments::{effective_arguments, without_presets};
 use super::bridge::Bridge;
 use super::call_channel::CallChannel;
+use super::completion::{Completing, complete};
+use super::routed_call::RoutedCall;
 use super::skills::{self, AskedFile};
-use super::{Completing, RoutedCall, Router, complete};
 use catalog::approval::{ApprovalRow, DEPTH, OfferedPrompt, PromptApproval};
 use catalog::owner::Owner;
 use catalog::reply::Reply;
@@ -54,122 +56,127 @@ impl ProbeRequest<'_> {
     }
 }
 
-impl Router {
-    /// Makes one call to the upstream of a prompt or skill, recorded and limited like any other, and
-    /// returns the canonical text of a prompt, the values of an argument as a JSON array, or the
-    /// result with a file.
-    ///
-    /// # Errors
-    /// As for a get.
-    pub async fn probe(
-        &self,
-        row: &ApprovalRow,
-        offered: &OfferedPrompt,
-        asked: ProbeRequest<'_>,
-    ) -> Result<String, Fault> {
-        let call = Call {
-            caller: Caller::new(PROBER),
-            subject_token: None,
-            endpoint: ENDPOINT.into(),
-            address: None,
-            tried_by: None,
-            client: ClientMessages::default(),
-            forwarded: ForwardedMeta::default(),
-            request: asked.request(&row.public_name),
+/// Makes one call to the upstream of a prompt or skill, recorded and limited like any other, and
+/// returns the canonical text of a prompt, the values of an argument as a JSON array, or the
+/// result with a file.
+///
+/// # Errors
+/// As for a get.
+pub async fn probe(
+    router: &Router,
+    row: &ApprovalRow,
+    offered: &OfferedPrompt,
+    asked: ProbeRequest<'_>,
+) -> Result<String, Fault> {
+    let call = Call {
+        caller: Caller::new(PROBER),
+        subject_token: None,
+        endpoint: ENDPOINT.into(),
+        address: None,
+        tried_by: None,
+        client: ClientMessages::default(),
+        forwarded: ForwardedMeta::default(),
+        request: asked.request(&row.public_name),
+    };
+    let record = router.gate.record(&call);
+    let owner = Owner {
+        public_name: row.public_name.as_str().into(),
+        upstream: row.upstream.clone(),
+        raw_name: row.raw_name.clone(),
+        arguments: offered.prompt.arguments.as_slice().into(),
+        digest: offered.version.definition.clone(),
+        overlay: offered.prompt.overlay.clone(),
+        approval: PromptApproval { state: row.decision.state, ..PromptApproval::default() },
+        version: offered.prompt.version.clone(),
+        skill: None,
+        prompt_name: None,
+    };
+    let got = async {
+        let target = CallTarget {
+            upstream: owner.upstream.as_str(),
+            raw_name: &owner.raw_name,
+            definition: &owner.digest,
+            state: owner.approval.state,
+            version: None,
         };
-        let record = self.gate.record(&call);
-        let owner = Owner {
-            public_name: row.public_name.as_str().into(),
-            upstream: row.upstream.clone(),
-            raw_name: row.raw_name.clone(),
-            arguments: offered.prompt.arguments.as_slice().into(),
-            digest: offered.version.definition.clone(),
-            overlay: offered.prompt.overlay.clone(),
-            approval: PromptApproval { state: row.decision.state, ..PromptApproval::default() },
-            version: offered.prompt.version.clone(),
-            skill: None,
-            prompt_name: None,
-        };
-        let got = async {
-            let target = CallTarget {
-                upstream: owner.upstream.as_str(),
-                raw_name: &owner.raw_name,
-                definition: &owner.digest,
-                state: owner.approval.state,
-                version: None,
-            };
-            let resolution = Resolution::Listed(target);
-            let authorized = self.gate.authorize(&call, &record, resolution).await?;
-            let upstream = self.upstreams.get(&owner.upstream).ok_or(Fault::Internal)?;
-            let routed =
-                RoutedCall { call: &call, authorized, owner: &owner, version: None, upstream };
-            let got = match (&call.request, asked) {
-                (Request::Complete { argument, .. }, _) => self.get_values(&routed, argument).await,
-                (Request::Get { arguments, .. }, _) => {
-                    self.get_text(&routed, arguments.as_ref()).await
-                }
-                (_, ProbeRequest::File { file, .. }) => self.get_file(&routed, file).await,
-                _ => Err(Fault::Internal),
-            };
-            got.map_err(|fault| without_presets(&owner, fault))
-        };
-        let got = got.await;
-        let result = got.as_ref().map(|text| Chunks::from(text.clone()));
-        let outcome = match &result {
-            Ok(result) => RecordOutcome::Result { result, digest: &ResultDigest::Text },
-            Err(fault) => RecordOutcome::Fault(fault),
-        };
-        self.gate.complete(&record, &call.caller, outcome).await?;
-        got
-    }
-
-    /// Returns all values of an argument as a JSON array, which is empty where the upstream has
-    /// more.
-    async fn get_values(&self, routed: &RoutedCall<'_>, argument: &str) -> Result<String, Fault> {
-        let completing = Completing { argument, value: "", context: None };
-        let deadline = Instant::now() + self.limits.request;
-        match complete(routed, completing, &CallChannel::silent(), deadline).await? {
-            Reply::Completion { completion, .. } => Ok(match completion.has_more {
-                Some(true) => "[]".to_owned(),
-                _ => format!("[{}]", completion.values),
-            }),
+        let resolution = Resolution::Listed(target);
+        let authorized = router.gate.authorize(&call, &record, resolution).await?;
+        let upstream = router.upstreams.get(&owner.upstream).ok_or(Fault::Internal)?;
+        let routed = RoutedCall { call: &call, authorized, owner: &owner, version: None, upstream };
+        let got = match (&call.request, asked) {
+            (Request::Complete { argument, .. }, _) => get_values(router, &routed, argument).await,
+            (Request::Get { arguments, .. }, _) => {
+                get_text(router, &routed, arguments.as_ref()).await
+            }
+            (_, ProbeRequest::File { file, .. }) => get_file(router, &routed, file).await,
             _ => Err(Fault::Internal),
-        }
-    }
-
-    /// Returns the result with a file that is as its skill's entry says.
-    async fn get_file(&self, routed: &RoutedCall<'_>, file: &SkillFile) -> Result<String, Fault> {
-        let RoutedCall { call, authorized, owner, upstream, .. } = routed;
-        let deadline = Instant::now() + self.limits.request;
-        let asked = AskedFile { owner, file, upstream, deadline };
-        let channel = CallChannel::silent();
-        let read = skills::read(self, (call, authorized), asked, &channel).await?;
-        Ok(read.json().text().to_owned())
-    }
-
-    async fn get_text(
-        &self,
-        routed: &RoutedCall<'_>,
-        arguments: Option<&Document>,
-    ) -> Result<String, Fault> {
-        let effective = effective_arguments(routed, arguments)?;
-        // A server request has no answer: the client of a probe has no capabilities, so no state is
-        // sealed either.
-        let channel = CallChannel::silent();
-        let bridge = Bridge {
-            router: self,
-            routed,
-            channel: &channel,
-            arguments: effective.as_ref().or(arguments),
-            rest: None,
-            expected: None,
-            deadline: Instant::now() + self.limits.request,
-            now: UnixSeconds::default(),
-            rounds: 0,
         };
-        match bridge.run(None).await? {
-            Reply::Prompt(prompt) => Ok(canonical_text(prompt.result.json())),
-            _ => Err(Fault::Internal),
-        }
+        got.map_err(|fault| without_presets(&owner, fault))
+    };
+    let got = got.await;
+    let result = got.as_ref().map(|text| Chunks::from(text.clone()));
+    let outcome = match &result {
+        Ok(result) => RecordOutcome::Result { result, digest: &ResultDigest::Text },
+        Err(fault) => RecordOutcome::Fault(fault),
+    };
+    router.gate.complete(&record, &call.caller, outcome).await?;
+    got
+}
+
+/// Returns all values of an argument as a JSON array, which is empty where the upstream has
+/// more.
+async fn get_values(
+    router: &Router,
+    routed: &RoutedCall<'_>,
+    argument: &str,
+) -> Result<String, Fault> {
+    let completing = Completing { argument, value: "", context: None };
+    let deadline = Instant::now() + router.limits.request;
+    match complete(routed, completing, &CallChannel::silent(), deadline).await? {
+        Reply::Completion { completion, .. } => Ok(match completion.has_more {
+            Some(true) => "[]".to_owned(),
+            _ => format!("[{}]", completion.values),
+        }),
+        _ => Err(Fault::Internal),
+    }
+}
+
+/// Returns the result with a file that is as its skill's entry says.
+async fn get_file(
+    router: &Router,
+    routed: &RoutedCall<'_>,
+    file: &SkillFile,
+) -> Result<String, Fault> {
+    let RoutedCall { call, authorized, owner, upstream, .. } = routed;
+    let deadline = Instant::now() + router.limits.request;
+    let asked = AskedFile { owner, file, upstream, deadline };
+    let channel = CallChannel::silent();
+    let read = skills::read(router, (call, authorized), asked, &channel).await?;
+    Ok(read.json().text().to_owned())
+}
+
+async fn get_text(
+    router: &Router,
+    routed: &RoutedCall<'_>,
+    arguments: Option<&Document>,
+) -> Result<String, Fault> {
+    let effective = effective_arguments(routed, arguments)?;
+    // A server request has no answer: the client of a probe has no capabilities, so no state is
+    // sealed either.
+    let channel = CallChannel::silent();
+    let bridge = Bridge {
+        router,
+        routed,
+        channel: &channel,
+        arguments: effective.as_ref().or(arguments),
+        rest: None,
+        expected: None,
+        deadline: Instant::now() + router.limits.request,
+        now: UnixSeconds::default(),
+        rounds: 0,
+    };
+    match bridge.run(None).await? {
+        Reply::Prompt(prompt) => Ok(canonical_text(prompt.result.json())),
+        _ => Err(Fault::Internal),
     }
 }

@@ -3,7 +3,8 @@
 
 use tracing::error;
 
-use super::{RoutedCall, RouterSharedState};
+use super::RouterSharedState;
+use super::routed_call::RoutedCall;
 use audit::record::AuditEvent;
 use catalog::approval::{DEPTH, ExpectedText};
 use catalog::owner::Owner;

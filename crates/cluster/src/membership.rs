@@ -352,7 +352,7 @@ mod tests {
             started: 7,
             relay: 1,
         };
-        let sealed = include_bytes!("../../../../tests/formats/replica-1");
+        let sealed = include_bytes!("../../../tests/formats/replica-1");
         assert_eq!(read(&sealer, id.to_string().as_bytes(), sealed), Some((id, presence)));
     }
 }

@@ -211,7 +211,7 @@ mod tests {
     fn terminated_sessions_of_earlier_releases_open() {
         let sealer = Sealer::new(&SealKeys::new(vec![[7; 32]]).unwrap());
         let holder = Holder::Caller(Caller::new("ada"));
-        let sealed = include_bytes!("../../../../tests/formats/terminated-1");
+        let sealed = include_bytes!("../../../tests/formats/terminated-1");
         assert_eq!(open(&sealer, sealed), Some((holder, [3; 16])));
     }
 }

@@ -214,40 +214,42 @@ mod optional_uri {
     }
 }
 
+/// A sign-in for tests.
+#[cfg(any(test, feature = "test-util"))]
+pub fn sample_login(upstream: &str) -> StoredLogin {
+    StoredLogin {
+        id: "one".to_owned(),
+        upstream: upstream.to_owned(),
+        url: "https://wiki.example/mcp".to_owned(),
+        issuer: "https://id.example".to_owned(),
+        token_endpoint: Uri::from_static("https://id.example/token"),
+        revocation_endpoint: None,
+        client_id: "gateway".to_owned(),
+        client_secret: None,
+        posts_secret: false,
+        resource: "https://wiki.example/mcp".to_owned(),
+        scope: Some("read".to_owned()),
+        refresh_token: Some("refresh-canary".to_owned()),
+        access_token: "access-canary".to_owned(),
+        expires_at: Some(100),
+        refresh_expires_at: None,
+        signed_in_at: 0,
+        renewed_at: 0,
+        ended: None,
+    }
+}
+
 #[cfg(test)]
-pub mod tests {
+mod tests {
     use std::time::Duration;
 
     use super::*;
-
-    pub fn login(upstream: &str) -> StoredLogin {
-        StoredLogin {
-            id: "one".to_owned(),
-            upstream: upstream.to_owned(),
-            url: "https://wiki.example/mcp".to_owned(),
-            issuer: "https://id.example".to_owned(),
-            token_endpoint: Uri::from_static("https://id.example/token"),
-            revocation_endpoint: None,
-            client_id: "gateway".to_owned(),
-            client_secret: None,
-            posts_secret: false,
-            resource: "https://wiki.example/mcp".to_owned(),
-            scope: Some("read".to_owned()),
-            refresh_token: Some("refresh-canary".to_owned()),
-            access_token: "access-canary".to_owned(),
-            expires_at: Some(100),
-            refresh_expires_at: None,
-            signed_in_at: 0,
-            renewed_at: 0,
-            ended: None,
-        }
-    }
 
     #[test]
     fn a_login_is_valid_until_nothing_renews_it() {
         let url = Uri::from_static("https://wiki.example/mcp");
         let state = |login: &StoredLogin, now| login.state(&url, UnixSeconds(now));
-        let renewed = login("wiki");
+        let renewed = sample_login("wiki");
         assert_eq!(state(&renewed, 1_000_000), LoginState::Valid);
         let bounded = StoredLogin { refresh_expires_at: Some(200), ..renewed.clone() };
         assert_eq!(state(&bounded, 199), LoginState::Valid);
@@ -265,7 +267,7 @@ pub mod tests {
 
     #[test]
     fn a_token_response_replaces_what_it_names() {
-        let mut login = StoredLogin { refresh_expires_at: Some(500), ..login("wiki") };
+        let mut login = StoredLogin { refresh_expires_at: Some(500), ..sample_login("wiki") };
         let issued = |refresh: Option<&str>, refresh_lifetime| Issued {
             access_token: Secret::new("a2"),
             lifetime: Some(Duration::from_secs(60)),

@@ -35,42 +35,10 @@ pub enum Resolution<'a> {
 /// Proof that a call passed the gate: its caller may use the prompt, every rate limit has counted
 /// it, and it is on record. [`Gate::authorize`] alone constructs it.
 ///
-/// An upstream cannot be called without it:
-///
-/// ```compile_fail,E0061
-/// use std::sync::Arc;
-/// use promptgate_gateway::upstream::Upstream;
-/// use promptgate_gateway::upstream::call::request::UpstreamRequest;
-/// use tokio::time::Instant;
-///
-/// fn around(upstream: &Arc<Upstream>, request: UpstreamRequest, deadline: Instant) {
-///     upstream.call(request, deadline);
-/// }
-/// ```
-///
-/// With it, the same lines compile:
-///
-/// ```
-/// use std::sync::Arc;
-/// use promptgate_gateway::policy::Authorized;
-/// use promptgate_gateway::upstream::Upstream;
-/// use promptgate_gateway::upstream::call::request::UpstreamRequest;
-/// use tokio::time::Instant;
-///
-/// fn through(
-///     upstream: &Arc<Upstream>,
-///     authorized: &Authorized<'_>,
-///     request: UpstreamRequest,
-///     deadline: Instant,
-/// ) {
-///     upstream.call(authorized, request, deadline);
-/// }
-/// ```
-///
 /// Code outside cannot construct one:
 ///
 /// ```compile_fail,E0451
-/// use promptgate_gateway::policy::Authorized;
+/// use promptgate_policy::Authorized;
 ///
 /// fn forge<'a>(authorized: Authorized<'a>) -> Authorized<'a> {
 ///     Authorized { ..authorized }

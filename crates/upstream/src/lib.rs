@@ -209,6 +209,38 @@ impl Upstream {
     /// whichever is earlier; the time in which the client answers a server request does not count.
     /// An open circuit breaker refuses the call.
     ///
+    /// Without the proof of the gate, the call does not compile:
+    ///
+    /// ```compile_fail,E0061
+    /// use std::sync::Arc;
+    /// use promptgate_upstream::Upstream;
+    /// use promptgate_upstream::call::request::UpstreamRequest;
+    /// use tokio::time::Instant;
+    ///
+    /// fn around(upstream: &Arc<Upstream>, request: UpstreamRequest, deadline: Instant) {
+    ///     upstream.call(request, deadline);
+    /// }
+    /// ```
+    ///
+    /// With it, the same lines compile:
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use policy::Authorized;
+    /// use promptgate_upstream::Upstream;
+    /// use promptgate_upstream::call::request::UpstreamRequest;
+    /// use tokio::time::Instant;
+    ///
+    /// fn through(
+    ///     upstream: &Arc<Upstream>,
+    ///     authorized: &Authorized<'_>,
+    ///     request: UpstreamRequest,
+    ///     deadline: Instant,
+    /// ) {
+    ///     upstream.call(authorized, request, deadline);
+    /// }
+    /// ```
+    ///
     /// # Panics
     /// If the authorization is for another prompt or method than the request: a bug in the gateway,
     /// which ends only this call.

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use config::{Config, Limits};
-use gateway::downstream::StdioStreams;
+use front::downstream::StdioStreams;
 use promptgate::App;
 use serde_json::json;
 use sha2::{Digest, Sha256};

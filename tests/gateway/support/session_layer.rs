@@ -11,8 +11,8 @@ use domain::caller::Caller;
 use domain::fault::Fault;
 use domain::rights::{Everything, Rights};
 use domain::unix_time::UnixSeconds;
-use gateway::session::headers::{Field, Headers};
-use gateway::session::{
+use front::session::headers::{Field, Headers};
+use front::session::{
     CallOutcome, CallPermit, CallPermits, Dispatch, MessageRefusal, RequestContext, RunningCall,
     SessionSharedState, Sessions, TransportContext,
 };

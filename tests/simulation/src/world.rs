@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use flate2::read::MultiGzDecoder;
-use gateway::downstream::StdioStreams;
+use front::downstream::StdioStreams;
 use promptgate::App;
 use serde_json::Value;
 use tokio::io::{DuplexStream, duplex};

@@ -21,7 +21,7 @@ use domain::caller::{CONSOLE, CONSOLE_PREFIX, Caller, is_id};
 use domain::document::Document;
 use domain::error_code;
 use domain::json::Json;
-use gateway::session::{CallOutcome, perform_for_console};
+use front::session::{CallOutcome, perform_for_console};
 use net::origin::is_same_uri;
 use policy::TakenIds;
 

@@ -19,7 +19,7 @@ pub(crate) struct Site {
 
 impl Site {
     /// Reads the site of a request whose host is allowed
-    /// ([`OriginGuard::check_host`](gateway::downstream::OriginGuard::check_host)). HTTP/2 has the
+    /// ([`OriginGuard::check_host`](front::downstream::OriginGuard::check_host)). HTTP/2 has the
     /// host in the URI. `None` if there is no host, or one with user information.
     pub(crate) fn of(uri: &Uri, headers: &HeaderMap) -> Option<Self> {
         let from_header = || headers.get(HOST)?.to_str().ok()?.parse().ok();

@@ -8,10 +8,11 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::warn;
 
+use super::Router;
 use super::bridge::Bridge;
 use super::call_channel::CallChannel;
+use super::routed_call::RoutedCall;
 use super::skills::is_file;
-use super::{RoutedCall, Router};
 use base::seal::TokenKind;
 use catalog::approval::PromptApproval;
 use catalog::list_cursor::ListCursors;

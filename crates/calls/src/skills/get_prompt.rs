@@ -3,8 +3,9 @@
 use tokio::time::Instant;
 
 use super::{AskedFile, ServedFile, serve};
+use crate::Router;
 use crate::call_channel::CallChannel;
-use crate::{RoutedCall, Router, origin};
+use crate::routed_call::{RoutedCall, origin};
 use catalog::owner::ListedSkill;
 use catalog::reply::{self, PromptReply, Reply};
 use domain::document::Document;

@@ -9,9 +9,12 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
+use super::Router;
 use super::call_channel::CallChannel;
+use super::completion::response;
+use super::resolution::held;
+use super::routed_call::origin;
 use super::withheld_text::count_tolerated;
-use super::{Router, held, origin, response};
 use catalog::owner::{ListedSkill, Owner};
 use catalog::reply::{Reply, SkillBody, SkillReply};
 use catalog::skills::catalog::{FoundPart, FoundSkill};

@@ -345,7 +345,7 @@ mod tests {
         };
         let to = Recipient::Replica(ReplicaId([7; 8]));
         let sent = envelope(EnvelopeContent::Message(post));
-        let sealed = include_bytes!("../../../../../tests/formats/relay-1");
+        let sealed = include_bytes!("../../../../tests/formats/relay-1");
         assert_eq!(Envelope::open(&sealer(7), to, sealed), Some(sent));
     }
 

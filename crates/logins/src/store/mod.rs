@@ -219,7 +219,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::tests::login;
+    use crate::sample_login;
     use base::seal::SealKeys;
 
     fn store(folder: &Path, keys: &[u8]) -> LoginStore {
@@ -237,7 +237,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let kept = store(folder.path(), &[1]);
         assert!(kept.read("wiki").await.unwrap().is_none());
-        write(&kept, &login("wiki")).await;
+        write(&kept, &sample_login("wiki")).await;
         let read = kept.read("wiki").await.unwrap().unwrap();
         assert_eq!((read.access_token.as_str(), read.id.as_str()), ("access-canary", "one"));
         let logins = folder.path().join("logins");
@@ -261,7 +261,7 @@ mod tests {
     #[tokio::test]
     async fn keys_are_rotated_and_a_lost_key_says_what_to_do() {
         let folder = tempfile::tempdir().unwrap();
-        write(&store(folder.path(), &[1]), &login("wiki")).await;
+        write(&store(folder.path(), &[1]), &sample_login("wiki")).await;
         let rotated = store(folder.path(), &[2, 1]);
         let read = rotated.read("wiki").await.unwrap().unwrap();
         write(&rotated, &read).await;
@@ -274,7 +274,7 @@ mod tests {
     async fn the_file_of_one_upstream_is_none_of_another() {
         let folder = tempfile::tempdir().unwrap();
         let kept = store(folder.path(), &[1]);
-        write(&kept, &login("wiki")).await;
+        write(&kept, &sample_login("wiki")).await;
         let logins = folder.path().join("logins");
         fs::copy(logins.join("wiki.login"), logins.join("other.login")).unwrap();
         assert!(matches!(kept.read("other").await, Err(StoreError::Unreadable { .. })));
@@ -284,10 +284,11 @@ mod tests {
     fn logins_of_earlier_releases_open() {
         let folder = tempfile::tempdir().unwrap();
         let store = store(folder.path(), &[7]);
-        let sealed = include_str!("../../../../../tests/formats/login-1");
+        let sealed = include_str!("../../../../tests/formats/login-1");
         let opened = store.open("wiki", sealed).expect("it opens");
         assert!(
-            serde_json::to_value(opened).unwrap() == serde_json::to_value(login("wiki")).unwrap()
+            serde_json::to_value(opened).unwrap()
+                == serde_json::to_value(sample_login("wiki")).unwrap()
         );
     }
 }

@@ -315,25 +315,25 @@ fn needs_renewal(login: &StoredLogin, left: Option<Duration>) -> bool {
 mod tests {
     use super::*;
     use base::seal::SealKeys;
-    use logins::tests::login as stored_login;
+    use logins::sample_login;
 
     #[test]
     fn a_token_is_renewed_in_the_last_part_of_its_life() {
         let lasting =
-            StoredLogin { renewed_at: 1_000, expires_at: Some(1_100), ..stored_login("wiki") };
+            StoredLogin { renewed_at: 1_000, expires_at: Some(1_100), ..sample_login("wiki") };
         let needs = |secs| needs_renewal(&lasting, Some(Duration::from_secs(secs)));
         assert!(!needs(100) && !needs(31));
         assert!(needs(30) && needs(0));
         let short =
-            StoredLogin { renewed_at: 1_000, expires_at: Some(1_002), ..stored_login("wiki") };
+            StoredLogin { renewed_at: 1_000, expires_at: Some(1_002), ..sample_login("wiki") };
         assert!(needs_renewal(&short, Some(Duration::from_secs(1))));
-        let endless = StoredLogin { expires_at: None, ..stored_login("wiki") };
+        let endless = StoredLogin { expires_at: None, ..sample_login("wiki") };
         assert!(!needs_renewal(&endless, None));
     }
 
     #[test]
     fn an_unwritten_login_gives_way_to_what_others_have_written() {
-        let stored = stored_login("wiki");
+        let stored = sample_login("wiki");
         let renewed = StoredLogin { access_token: "renewed".to_owned(), ..stored.clone() };
         let replaces = stored.access_token.clone();
         let own = UnwrittenLogin { login: renewed.clone(), replaces };
@@ -362,7 +362,7 @@ mod tests {
         let write = async |login: StoredLogin| {
             store.lock("wiki").await.unwrap().write(&login).await.unwrap();
         };
-        write(stored_login("wiki")).await;
+        write(sample_login("wiki")).await;
         let configured = config::Login {
             upstream: "wiki".to_owned(),
             scope: None,
@@ -381,7 +381,7 @@ mod tests {
         assert!(login.request().await.is_err());
         assert!(!login.is_another().await);
         std::fs::remove_dir(&lock).unwrap();
-        write(StoredLogin { id: "two".to_owned(), ..stored_login("wiki") }).await;
+        write(StoredLogin { id: "two".to_owned(), ..sample_login("wiki") }).await;
         assert!(login.is_another().await);
     }
 }

@@ -6,8 +6,8 @@ use tokio::sync::Semaphore;
 
 use crate::pages::version::{Comparison, VersionView};
 use crate::state::AdminState;
-use approvals::Examined;
-use approvals::words::{DiffLine, LineKind, marked_lines};
+use ::approvals::Examined;
+use ::approvals::words::{DiffLine, LineKind, marked_lines};
 use catalog::blocking::beside_calls;
 
 /// The changes that an approval would make.

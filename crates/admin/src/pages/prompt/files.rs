@@ -9,7 +9,7 @@ use crate::pages::definition::text;
 use crate::pages::{PageError, PageResult};
 use crate::request::Paging;
 use crate::sign_in::Role;
-use approvals::offered_file;
+use ::approvals::skill_files::offered_file;
 use catalog::blocking::beside_calls;
 use domain::approval::Version;
 use domain::hidden_text;

@@ -1,0 +1,53 @@
+//! Decisions that people take, and why they are refused.
+
+use catalog::approval::ApprovalRow;
+use config::lock::StoreError;
+use domain::approval::BadReason;
+
+/// A decision on prompts.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Action {
+    /// Approves the offered versions. `unseen`: also those of which only the definition is
+    /// compared.
+    Approve { unseen: bool },
+    /// Approves variants that callers found, beside the approved version of one prompt: by their
+    /// digests, or the first 8 or more digits.
+    ApproveVariants { digests: Vec<String> },
+    /// Rejects the offered versions that wait for a decision.
+    Reject,
+    /// Takes approvals back, also of prompts that are not offered.
+    Withdraw,
+    /// Approves versions that were approved before: the newest, or the one with a digest.
+    RollBack { to: Option<String> },
+}
+
+impl Action {
+    /// The name of the member that lists the completed decisions.
+    pub fn key(&self) -> &'static str {
+        match self {
+            Self::Approve { .. } | Self::ApproveVariants { .. } => "approved",
+            Self::Reject => "rejected",
+            Self::Withdraw => "withdrawn",
+            Self::RollBack { .. } => "rolledBack",
+        }
+    }
+}
+
+/// Why nothing was decided.
+#[derive(Debug, thiserror::Error)]
+pub enum ApprovalError {
+    #[error("{0}")]
+    Store(#[from] StoreError),
+    /// With the patch that makes the change.
+    #[error("{error}; apply this patch instead")]
+    ReadOnly { error: StoreError, patch: String },
+    #[error("{prompt}: {why}")]
+    Refused { prompt: String, why: String },
+    #[error(transparent)]
+    BadReason(#[from] BadReason),
+}
+
+/// The refusal of a decision on a prompt.
+pub(super) fn refused(row: &ApprovalRow, why: String) -> ApprovalError {
+    ApprovalError::Refused { prompt: row.public_name.clone(), why }
+}
