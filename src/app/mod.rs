@@ -434,12 +434,6 @@ fn warn_about_config(config: &Config) {
     }
     warn_about_shared_credentials(config);
     warn_about_chosen_issuers(config);
-    if !config.approvals.lock.has_end() {
-        warn!(
-            "the lock file has no digest of its entries, so a lost end would not be noticed; the next decision \
-             adds it, or `promptgate approvals rewrite`"
-        );
-    }
 }
 
 /// With one credential for all callers, a user who authorizes an upstream at a URL does so for all

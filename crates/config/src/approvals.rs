@@ -153,7 +153,6 @@ pub(super) fn read(
     }
     if upstreams.iter().any(|upstream| is_compared(&upstream)) {
         approvals.lock = Arc::new(read_lock(&section, &approvals.store));
-        approvals.store = approvals.store.holding(&approvals.lock);
     }
     section.finish();
     approvals
@@ -227,7 +226,7 @@ mod tests {
             [[approvals.probes]]\nprompt = \"a__p\"\narguments = { b = \"2\", a = \"1\" }\n";
         let error = parse(enforced).unwrap_err();
         assert!(error.contains("approvals.lock: ") && error.contains("line 1: "), "{error}");
-        fs::write(&lock, "version = 1\n").unwrap();
+        fs::write(&lock, Lock::none().to_text()).unwrap();
         let config = parse(enforced).unwrap();
         assert_eq!(modes(&config), [Mode::Enforce, Mode::Off]);
         assert_eq!(&*config.approvals.probes[0].arguments, r#"{"a":"1","b":"2"}"#);

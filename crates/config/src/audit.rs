@@ -294,8 +294,6 @@ mod tests {
         let mistake = |text: &str| parse(&format!("[audit]\n{text}\n"), Path::new("")).unwrap_err();
         assert!(mistake("key = { value = \"AAAA\" }").contains("g:2: audit.key: is not base64"));
         assert!(mistake("keep_for = \"1h\"").contains("audit.keep_for: must be"));
-        assert!(mistake("max_size = \"1MiB\"").contains("its name is now `keep_size`"));
-        assert!(mistake("keep = 5").contains("its name is now `keep_size` and `keep_for`"));
         assert!(
             mistake("checkpoint = { seconds = 1 }").contains("audit.checkpoint.seconds: unknown")
         );

@@ -29,11 +29,6 @@ use domain::json::object::write_object;
 pub struct Lock {
     /// `sha256:…` of the file, or [`NO_FILE`].
     pub digest: String,
-    /// The version of the format in which the file is written.
-    version: u32,
-    /// Texts under their digests of this version, if the file has those of an older one. The next
-    /// decision writes them.
-    converted: Arc<Objects>,
     /// Of prompts.
     approvals: Approvals,
     /// By the paths of their folders.
@@ -49,13 +44,6 @@ pub const NO_FILE: &str = "none";
 /// The version of the format.
 const VERSION: u32 = 3;
 
-/// The first version, which has no digest of its entries.
-const WITHOUT_END: u32 = 1;
-
-/// The version whose objects are JSON, as in the one before: the digest of a text is that of its
-/// canonical JSON.
-const JSON_OBJECTS: u32 = 2;
-
 /// Why a lock file is not used that has lost a part, or was changed by something else than a
 /// decision.
 const NOT_WHOLE: &str = "it has not the digest of its entries: it was merged or edited, or has lost a part; review it, then run \
@@ -67,26 +55,15 @@ const HEADER: &str = "# The approved versions of prompts, written by `promptgate
 impl Lock {
     /// The content of a lock file that does not exist: nothing is approved.
     pub(crate) fn none() -> Self {
-        Self::new(NO_FILE.to_owned(), VERSION)
+        Self { digest: NO_FILE.to_owned(), ..Self::default() }
     }
 
-    fn new(digest: String, version: u32) -> Self {
-        let (approvals, skills) = Default::default();
-        Self { digest, version, converted: Arc::default(), approvals, skills }
-    }
-
-    /// Whether a lost entry would be noticed: the file has the digest of its entries.
-    pub fn has_end(&self) -> bool {
-        self.version != WITHOUT_END
-    }
-
-    /// Reads the text of a lock file. One of an older version has other digests of texts.
+    /// Reads the text of a lock file.
     ///
     /// # Errors
     /// The first mistake, with its line; or that it has not the digest of its entries.
     pub fn parse(text: &str) -> Result<Self, String> {
         match Self::parse_entries(text)? {
-            (lock, _) if !lock.has_end() => Ok(lock),
             (lock, Some(end)) if end.digest == lock.end() => Ok(lock),
             _ => Err(NOT_WHOLE.to_owned()),
         }
@@ -104,12 +81,12 @@ impl Lock {
             format!("{at}{}", error.message().trim())
         })?;
         let version = document.version;
-        if !(WITHOUT_END..=VERSION).contains(&version) {
+        if version != VERSION {
             return Err(format!(
                 "its version is {version}; this promptgate reads version {VERSION}"
             ));
         }
-        let mut lock = Self::new(digest, version);
+        let mut lock = Self { digest, ..Self::default() };
         let prompts = document.prompts.into_iter().map(|entry| (ApprovalKind::Prompt, entry));
         let skills = document.skills.into_iter().map(|entry| (ApprovalKind::Skill, entry));
         for (kind, entry) in prompts.chain(skills) {
@@ -144,37 +121,21 @@ impl Lock {
 
     /// Returns the text of the lock file, which ends with the digest of its entries.
     pub fn to_text(&self) -> String {
-        let entries = self.entries(VERSION);
-        let digest = seal::sha256_text(entries.as_bytes());
-        format!("{entries}\n[end]\ndigest = \"{digest}\"\n")
+        format!("{}\n[end]\ndigest = \"{}\"\n", self.entries(), self.end())
     }
 
-    /// The digest of the entries as the version of the file writes them.
+    /// The digest of the entries.
     fn end(&self) -> String {
-        seal::sha256_text(self.entries(self.version).as_bytes())
-    }
-
-    /// Whether an approval of `before` is gone, or covers a text less.
-    pub(crate) fn approves_less_than(&self, before: &Self) -> bool {
-        let is_covered = |Entry { kind, upstream, raw_name, approval }: Entry<'_>| {
-            let Some(Decided { version: before, .. }) = &approval.approved else { return true };
-            let now = self.approval(kind, upstream, raw_name);
-            let Some(Decided { version: now, .. }) = now.and_then(|now| now.approved.as_ref())
-            else {
-                return false;
-            };
-            now.definition != before.definition
-                || before.texts.keys().all(|arguments| now.texts.contains_key(arguments))
-        };
-        !before.approvals().all(is_covered)
+        seal::sha256_text(self.entries().as_bytes())
     }
 
     /// Returns the text without its end: entries in byte order of upstreams and raw names.
-    fn entries(&self, format: u32) -> String {
-        let mut out = format!("{HEADER}version = {format}\n");
+    fn entries(&self) -> String {
+        let mut out = format!("{HEADER}version = {VERSION}\n");
         for Entry { kind, upstream, raw_name, approval } in self.approvals() {
-            let (upstream, raw_name, noun) =
-                (Value::from(upstream), Value::from(raw_name), kind.as_str());
+            let upstream = Value::from(upstream);
+            let raw_name = Value::from(raw_name);
+            let noun = kind.as_str();
             // Writing to a string cannot fail.
             let _ = writeln!(out, "\n[[{noun}s]]\nupstream = {upstream}\n{noun} = {raw_name}");
             let named = [
@@ -185,12 +146,12 @@ impl Lock {
             for (name, decided) in named.into_iter().filter_map(|(n, d)| Some((n, d.as_ref()?))) {
                 let table = format!("{noun}s.{name}");
                 let _ = writeln!(out, "\n[{table}]");
-                write_decided(&table, decided, format, &mut out);
+                write_decided(&table, decided, &mut out);
             }
             for decided in &approval.previous {
                 let table = format!("{noun}s.previous");
                 let _ = writeln!(out, "\n[[{table}]]");
-                write_decided(&table, decided, format, &mut out);
+                write_decided(&table, decided, &mut out);
             }
         }
         out
@@ -277,40 +238,6 @@ impl Lock {
             let files = version.files.values().map(|digest| (digest, ObjectKind::File));
             other.chain(texts).chain(files)
         })
-    }
-
-    /// Whether the file has the objects, and the digests of texts, of an older version.
-    fn has_json_objects(&self) -> bool {
-        self.version <= JSON_OBJECTS
-    }
-
-    /// Gives the texts of an older version their digests of this one. `text_of` reads the canonical
-    /// text with a digest of that version.
-    ///
-    /// # Errors
-    /// A text cannot be had.
-    fn convert<E>(
-        &mut self,
-        mut text_of: impl FnMut(&DigestText) -> Result<String, E>,
-    ) -> Result<(), E> {
-        let mut converted = Objects::new();
-        let mut convert = |old: &DigestText| {
-            let text = text_of(old)?;
-            let digest: DigestText = seal::prompt_text_digest(&text).into();
-            converted.insert(digest.clone(), Object::Text(text));
-            Ok(digest)
-        };
-        let approvals = self.approvals.values_mut().flat_map(BTreeMap::values_mut);
-        for version in approvals.flat_map(Approval::versions_mut) {
-            for digest in version.texts.values_mut() {
-                *digest = convert(digest)?;
-            }
-            let variants = std::mem::take(&mut version.variants).into_iter();
-            let variants = variants.map(|(arguments, old)| Ok((arguments, convert(&old)?)));
-            version.variants = variants.collect::<Result<_, E>>()?;
-        }
-        self.converted = Arc::new(converted);
-        Ok(())
     }
 }
 
@@ -451,7 +378,7 @@ fn digest_text(text: &str) -> Result<DigestText, String> {
     is_digest.then(|| text.into()).ok_or_else(wrong)
 }
 
-fn write_decided(table: &str, decided: &Decided, format: u32, out: &mut String) {
+fn write_decided(table: &str, decided: &Decided, out: &mut String) {
     let Decided { version, attribution } = decided;
     let mut line = |key: &str, value: &str| {
         let _ = writeln!(out, "{key} = {}", Value::from(value));
@@ -460,9 +387,7 @@ fn write_decided(table: &str, decided: &Decided, format: u32, out: &mut String) 
     if let Some(source) = &version.source {
         line("source", source);
     }
-    if format > JSON_OBJECTS {
-        line("class", version.class().as_str());
-    }
+    line("class", version.class().as_str());
     line("by", &attribution.by);
     if let Some(known_as) = &attribution.known_as {
         line("known_as", known_as);
@@ -544,12 +469,8 @@ mod tests {
         assert!(text.starts_with(HEADER));
         assert!(text.find("upstream = \"a\"").unwrap() < text.find("upstream = \"b\"").unwrap());
         assert_eq!(read.objects().count(), 15);
-        assert_eq!(Lock::parse("version = 1\n").unwrap().approvals, BTreeMap::new());
         let windows = text.replace('\n', "\r\n");
         assert_eq!(Lock::parse(&windows).unwrap().approvals, lock.approvals, "as git converts it");
-        // As it was before there was an end.
-        let old = Lock::parse(&lock.entries(WITHOUT_END)).unwrap();
-        assert!(old.approvals == lock.approvals && !old.has_end() && read.has_end());
     }
 
     #[test]
@@ -577,43 +498,25 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_approves_less_without_an_approval_or_a_text_of_it() {
-        let with = |texts: &[(&str, &str)]| {
-            let mut lock = Lock::none();
-            let approved = Some(decided(1, texts));
-            *lock.approval_mut(ApprovalKind::Prompt, "a", "p") =
-                Approval { approved, ..Approval::default() };
-            lock
-        };
-        let (two, one, none) = (with(&[("a", "1"), ("b", "2")]), with(&[("a", "1")]), with(&[]));
-        assert!(one.approves_less_than(&two) && none.approves_less_than(&one));
-        assert!(Lock::none().approves_less_than(&none));
-        assert!(!two.approves_less_than(&one) && !two.approves_less_than(&two));
-        let mut other = Lock::none();
-        other.approval_mut(ApprovalKind::Prompt, "a", "p").approved = Some(decided(7, &[]));
-        assert!(!other.approves_less_than(&two), "another version");
-    }
-
-    #[test]
     fn a_broken_file_says_what_is_wrong_and_where() {
         let entry = |more: &str| {
-            format!("version = 1\n[[prompts]]\nupstream = \"a\"\nprompt = \"p\"\n{more}")
+            format!("version = 3\n[[prompts]]\nupstream = \"a\"\nprompt = \"p\"\n{more}")
         };
         let record =
             format!("[prompts.approved]\ndefinition = \"{}\"\nby = \"x\"\nat = \"y\"\n", digest(1));
-        assert!(Lock::parse(&entry(&record)).is_ok());
+        assert_eq!(Lock::parse(&entry(&record)), Err(NOT_WHOLE.to_owned()));
         for (text, expected) in [
             (String::new(), "missing field `version`"),
             ("version = 4\n".to_owned(), "its version is 4"),
             ("version = 3\n".to_owned(), "it has not the digest of its entries"),
-            ("version = 2\n".to_owned(), "it has not the digest of its entries"),
-            ("version = 1\n<<<<<<< ours\n".to_owned(), "line 2: "),
+            ("version = 2\n".to_owned(), "its version is 2"),
+            ("version = 3\n<<<<<<< ours\n".to_owned(), "line 2: "),
             (entry(""), "prompt \"p\" of upstream \"a\": it has neither"),
             (entry(&record.replace("sha256:0", "sha256:x")), "is no digest"),
             (entry(&record.replace("sha256:0", "sha256:../../0")), "is no digest"),
             (entry(&format!("{record}extra = 1\n")), "unknown field `extra`"),
             (
-                entry(&(record.clone() + &entry(&record)["version = 1\n".len()..])),
+                entry(&(record.clone() + &entry(&record)["version = 3\n".len()..])),
                 "it is there twice",
             ),
         ] {

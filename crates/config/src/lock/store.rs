@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use similar::TextDiff;
 
-use super::{Lock, NO_FILE, VERSION};
+use super::{Lock, NO_FILE};
 use crate::durable_file::{self, UNFINISHED};
 pub(crate) use base::platform::disk::{self, File, Readers};
 use base::seal;
@@ -28,8 +28,6 @@ use domain::json::write_str;
 pub struct LockStore {
     lock: PathBuf,
     objects: PathBuf,
-    /// Texts of a lock file of an older version.
-    converted: Arc<Objects>,
 }
 
 /// Objects by their digests.
@@ -52,17 +50,16 @@ pub enum ObjectKind {
     Json,
     Text,
     File,
-    /// The canonical JSON of an older version, without an extension.
-    Old,
 }
 
 impl ObjectKind {
+    const ALL: [Self; 3] = [Self::Json, Self::Text, Self::File];
+
     fn extension(self) -> &'static str {
         match self {
             Self::Json => ".json",
             Self::Text => ".md",
             Self::File => ".file",
-            Self::Old => "",
         }
     }
 }
@@ -163,13 +160,7 @@ impl LockStore {
     pub fn at(lock: PathBuf) -> Self {
         let mut objects = lock.clone().into_os_string();
         objects.push(".d");
-        Self { lock, objects: objects.into(), converted: Arc::default() }
-    }
-
-    /// The store, with the objects of a lock file that was read from it.
-    #[must_use]
-    pub fn holding(&self, lock: &Lock) -> Self {
-        Self { converted: lock.converted.clone(), ..self.clone() }
+        Self { lock, objects: objects.into() }
     }
 
     /// Returns the path of the lock file.
@@ -193,22 +184,10 @@ impl LockStore {
     pub(crate) fn parse(&self, read: io::Result<String>) -> Result<Lock, StoreError> {
         let broken = |why| StoreError::Broken { path: self.lock.clone(), why };
         match read {
-            Ok(text) => self.converted(Lock::parse(&text).map_err(broken)?),
+            Ok(text) => Lock::parse(&text).map_err(broken),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Lock::none()),
             Err(error) => Err(StoreError::Io { path: self.lock.clone(), error }),
         }
-    }
-
-    /// Returns a lock file with the digests of this version, and the texts that have them.
-    fn converted(&self, mut lock: Lock) -> Result<Lock, StoreError> {
-        if lock.has_json_objects() {
-            let converted = lock.convert(|digest| self.read_object(digest, ObjectKind::Old));
-            converted.map_err(|error| StoreError::Broken {
-                path: self.lock.clone(),
-                why: format!("it is of an older version, and {error}"),
-            })?;
-        }
-        Ok(lock)
     }
 
     /// Reads an object as canonical JSON, and checks that it is the one that its digest names.
@@ -216,14 +195,9 @@ impl LockStore {
     /// # Errors
     /// It is missing, or not what it should be.
     pub fn object(&self, digest: &DigestText) -> Result<String, ObjectError> {
-        if let Some(object) = self.converted.get(digest) {
-            return Ok(object.json().into_owned());
-        }
         let is_missing =
             |read: &Result<String, ObjectError>| matches!(read, Err(ObjectError::Missing { .. }));
-        // The last is that of an older version.
-        let kinds = [ObjectKind::Json, ObjectKind::Text, ObjectKind::File, ObjectKind::Old];
-        let mut kinds = kinds.map(|kind| self.read_object(digest, kind)).into_iter();
+        let mut kinds = ObjectKind::ALL.into_iter().map(|kind| self.read_object(digest, kind));
         let missing =
             || ObjectError::Missing { digest: digest.clone(), folder: self.objects.clone() };
         kinds.find(|read| !is_missing(read)).unwrap_or_else(|| Err(missing()))
@@ -245,7 +219,7 @@ impl LockStore {
             ObjectKind::Text => {
                 String::from_utf8(content).ok().and_then(|text| markdown::read(&text))
             }
-            ObjectKind::Json | ObjectKind::Old => String::from_utf8(content).ok(),
+            ObjectKind::Json => String::from_utf8(content).ok(),
         };
         json.ok_or_else(|| ObjectError::Corrupt { digest: digest.clone() })
     }
@@ -290,12 +264,11 @@ impl LockStore {
             return Err(StoreError::Conflict(self.lock.clone()));
         }
         self.write_objects(objects)?;
-        self.write_objects(&self.carried(lock))?;
         self.swap(lock)?;
         // The change is done; objects that stay behind are removed by the next change.
         let _ = self.collect(lock);
         let digest = seal::sha256_text(lock.to_text().as_bytes());
-        Ok(Lock { digest, version: VERSION, converted: Arc::default(), ..lock.clone() })
+        Ok(Lock { digest, ..lock.clone() })
     }
 
     /// Writes the lock file anew with the digest of its entries, which a person has reviewed.
@@ -311,8 +284,6 @@ impl LockStore {
             .map_err(|error| StoreError::Io { path: path(), error })?;
         let entries = Lock::parse_entries(&text);
         let (lock, _) = entries.map_err(|why| StoreError::Broken { path: path(), why })?;
-        let lock = self.converted(lock)?;
-        self.write_objects(&self.carried(&lock))?;
         self.swap(&lock)?;
         self.read()
     }
@@ -355,22 +326,6 @@ impl LockStore {
 
     fn has_object(&self, digest: &DigestText, kind: ObjectKind) -> bool {
         self.read_object(digest, kind).is_ok()
-    }
-
-    /// Returns the objects of a lock file of an older version, which are to be written anew.
-    fn carried(&self, lock: &Lock) -> Objects {
-        if !lock.has_json_objects() {
-            return Objects::new();
-        }
-        let carried = lock.objects().filter_map(|(digest, kind)| {
-            let object = match lock.converted.get(digest) {
-                Some(object) => object.clone(),
-                None if kind != ObjectKind::Json => return None,
-                None => Object::Json(self.object(digest).ok()?),
-            };
-            Some((digest.clone(), object))
-        });
-        carried.collect()
     }
 
     fn swap(&self, lock: &Lock) -> Result<(), StoreError> {
@@ -431,12 +386,11 @@ fn file_name(digest: &DigestText, kind: ObjectKind) -> String {
     [digest.strip_prefix("sha256:").unwrap_or(digest), kind.extension()].concat()
 }
 
-/// Whether a file has the name of an object, also of an older version.
+/// Whether a file has the name of an object.
 fn is_object(name: &str) -> bool {
-    let kinds = [ObjectKind::Text, ObjectKind::Json, ObjectKind::File];
-    let mut stems = kinds.into_iter().filter_map(|kind| name.strip_suffix(kind.extension()));
-    let stem = stems.next().unwrap_or(name);
-    stem.len() == 64 && stem.bytes().all(|b| b.is_ascii_hexdigit())
+    let kinds = ObjectKind::ALL.into_iter();
+    let mut stems = kinds.filter_map(|kind| name.strip_suffix(kind.extension()));
+    stems.any(|stem| stem.len() == 64 && stem.bytes().all(|b| b.is_ascii_hexdigit()))
 }
 
 /// Returns a change as a patch that `patch -p1` and `git apply` understand, from the folder of the
@@ -452,8 +406,7 @@ pub fn patch(store: &LockStore, before: &Lock, after: &Lock, objects: &Objects) 
     let new = after.to_text();
     let difference = TextDiff::from_lines(&old, &new);
     let mut patch = difference.unified_diff().header(&old_name, &format!("b/{lock}")).to_string();
-    let carried = store.carried(after);
-    for (digest, object) in objects.iter().chain(&carried) {
+    for (digest, object) in objects {
         if store.has_object(digest, object.kind()) {
             continue;
         }
@@ -561,11 +514,9 @@ mod tests {
         let why = store.read().unwrap_err().to_string();
         assert!(why.contains("has not the digest of its entries"), "{why}");
         let rewritten = store.rewrite().unwrap();
-        assert!(rewritten != known && store.read().unwrap() == rewritten && rewritten.has_end());
-        // As an older version wrote it.
-        let old = text.split("\n[end]").next().unwrap().replacen("version = 3", "version = 1", 1);
-        fs::write(store.path(), old).unwrap();
-        assert!(!store.read().unwrap().has_end());
+        assert!(rewritten != known && store.read().unwrap() == rewritten);
+        let endless = text.split("\n[end]").next().unwrap();
+        fs::write(store.path(), endless).unwrap();
         assert_eq!(store.rewrite().unwrap(), known);
         assert_eq!(objects(&store), [file_name(&digest("\"one\""), ObjectKind::Json)]);
         fs::write(store.path(), text + "<<<<<<< ours\n").unwrap();
@@ -701,7 +652,6 @@ mod tests {
         let shown = |bytes| store.object(&seal::sha256_text(bytes).into()).unwrap();
         assert_eq!(shown(b"a\r\nb"), r#""a\r\nb""#);
         assert!(shown(b"\xff\x00").starts_with(r#""(2 bytes, no text: sha256:"#));
-        assert!(prompt.approves_less_than(&read) && !read.approves_less_than(&prompt));
         assert!(patch(&store, &before, &lock, &its_objects).is_some(), "nothing is missing");
         let (other, its_objects) = with_skill(&read, &[("SKILL.md", b"\xff")]);
         assert_eq!(patch(&store, &read, &other, &its_objects), None);
@@ -713,7 +663,7 @@ mod tests {
         assert!(Lock::parse(&lost).is_err());
     }
 
-    /// A store with a copy of a lock file of an older version.
+    /// A store with a copy of a lock file of this version.
     fn copy_of(format: &str) -> (tempfile::TempDir, LockStore) {
         let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/formats").join(format);
         let folder = tempfile::tempdir().unwrap();
@@ -728,57 +678,21 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_of_an_older_version_is_read_and_the_next_decision_rewrites_it() {
-        let (_folder, store) = copy_of("lock-2");
-        let lock = store.read().unwrap();
-        let all = |store: &LockStore, lock: &Lock| -> Vec<String> {
-            lock.objects().map(|(digest, _)| store.object(digest).unwrap()).collect()
-        };
-        let before = all(&store.holding(&lock), &lock);
-        let replaced = store.replace(&lock.digest, &lock, &Objects::new()).unwrap();
-        let read = store.read().unwrap();
-        assert!(replaced == read && read.to_text() == lock.to_text() && read != lock);
-        assert_eq!(all(&store, &read), before);
-        for name in objects(&store) {
-            let content = fs::read(store.objects.join(&name)).unwrap();
-            let (stem, kind) = name.split_once('.').unwrap();
-            assert!(["md", "json"].contains(&kind), "{name}");
-            assert_eq!(seal::sha256_text(&content), format!("sha256:{stem}"));
+    fn a_lock_is_read_and_written_as_it_was() {
+        for format in ["lock-3", "lock-3-skills"] {
+            let (_folder, store) = copy_of(format);
+            let lock = store.read().unwrap();
+            assert_eq!(fs::read_to_string(&store.lock).unwrap(), lock.to_text());
+            for (digest, kind) in lock.objects() {
+                store.read_object(digest, kind).unwrap();
+            }
+            let needed: HashSet<_> = lock.objects().map(|(digest, _)| digest.clone()).collect();
+            assert_eq!(needed.len(), objects(&store).len());
         }
-        let same = |format: &str| {
-            let (_folder, expected) = copy_of(format);
-            assert_eq!(fs::read_to_string(&expected.lock).unwrap(), read.to_text());
-            assert_eq!(objects(&expected), objects(&store));
-        };
-        same("lock-3");
-        // A patch does the same.
-        let (_folder, store) = copy_of("lock-2");
-        let patch = patch(&store, &lock, &lock, &Objects::new()).unwrap();
-        assert!(patch.contains("+> Write a {{ tone }} reply to {{ customer }}."), "{patch}");
-        assert_eq!(store.rewrite().unwrap(), read, "and so does a rewrite");
-    }
-
-    #[test]
-    fn a_lock_with_skills_is_read_and_written_as_it_was() {
         let (_folder, store) = copy_of("lock-3-skills");
         let lock = store.read().unwrap();
-        assert_eq!(fs::read_to_string(&store.lock).unwrap(), lock.to_text());
         let approval = lock.approval(ApprovalKind::Skill, "library", "refunds").unwrap();
         assert!(approval.approved.is_some() && approval.rejected.is_some());
-        for (digest, kind) in lock.objects() {
-            store.read_object(digest, kind).unwrap();
-        }
-        let needed: HashSet<_> = lock.objects().map(|(digest, _)| digest.clone()).collect();
-        assert_eq!(needed.len(), objects(&store).len());
-    }
-
-    #[test]
-    fn a_lock_of_an_older_version_that_has_lost_a_text_says_so() {
-        let (_folder, store) = copy_of("lock-2");
-        let lost = "a2f2d4494fc68d6ff9f04190347e7f6c978c9a0b6fc6e9728be554ca0648f008";
-        fs::remove_file(store.objects.join(lost)).unwrap();
-        let why = store.read().unwrap_err().to_string();
-        assert!(why.contains(lost) && why.contains("restore it"), "{why}");
     }
 
     #[cfg(unix)]

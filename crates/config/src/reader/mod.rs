@@ -28,23 +28,6 @@ use domain::text_file;
 use placeholder::placeholder;
 use schema::Recorder;
 
-/// Keys that were renamed, with their new names in the same table. `grants` became two tables.
-const RENAMED: [(&str, &[&str]); 13] = [
-    ("grants", &["logins", "accounts"]),
-    ("label_values", &["max_prompts"]),
-    ("label_questions", &["label_elicitations"]),
-    ("page_time", &["render_timeout"]),
-    ("question_timeout", &["server_request_timeout"]),
-    ("questions", &["server_requests"]),
-    ("release", &["approval"]),
-    ("releases", &["approvals"]),
-    ("max_size", &["keep_size"]),
-    ("keep", &["keep_size", "keep_for"]),
-    ("settle", &["debounce"]),
-    ("settle_max", &["debounce_max"]),
-    ("share_asking", &["share_interactive_session"]),
-];
-
 /// State that all sections of one configuration share.
 pub(super) struct Context<'a> {
     pub(super) mistakes: Mistakes,
@@ -566,20 +549,12 @@ impl<'a> Section<'a> {
         unknown.sort();
         for key in unknown {
             let similar = self.known.iter().find(|known| is_typing_error(known, key));
-            let message = match (self.new_names(key), similar) {
-                (Some(names), _) => format!("unknown key; its name is now {names}"),
-                (None, Some(similar)) => format!("unknown key; did you mean `{similar}`?"),
-                (None, None) => format!("unknown key; allowed here: {}", self.known.join(", ")),
+            let message = match similar {
+                Some(similar) => format!("unknown key; did you mean `{similar}`?"),
+                None => format!("unknown key; allowed here: {}", self.known.join(", ")),
             };
             self.mistake(key, message);
         }
-    }
-
-    /// Returns the new names of a renamed key that this table had; `None` for any other key.
-    fn new_names(&self, key: &str) -> Option<String> {
-        let (_, names) = RENAMED.iter().find(|(old, _)| *old == key)?;
-        let are_known = names.iter().all(|name| self.known.contains(name));
-        are_known.then(|| format!("`{}`", names.join("` and `")))
     }
 
     /// Takes the value of a key and parses it; records the mistake "must be …" if that fails.

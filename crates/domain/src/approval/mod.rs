@@ -358,13 +358,6 @@ impl Approval {
         decided.map(|decided| &decided.version)
     }
 
-    /// The same versions, to be changed.
-    pub fn versions_mut(&mut self) -> impl Iterator<Item = &mut Version> {
-        let Self { approved, rejected, pending, previous } = self;
-        let decided = approved.iter_mut().chain(rejected).chain(pending).chain(previous);
-        decided.map(|decided| &mut decided.version)
-    }
-
     fn is_approved(&self, version: &Version) -> bool {
         self.approved.as_ref().is_some_and(|approved| approved.version == *version)
     }
