@@ -293,10 +293,10 @@ fn workload(mut section: Section<'_>) -> Option<Workload> {
     }
     let token_url = section.required("token_url", URL_RULE, url);
     let workload = Workload {
-        client_id: given_text(&mut section, "client_id"),
-        audience: given_text(&mut section, "audience"),
-        scope: given_text(&mut section, "scope"),
-        resource: given_text(&mut section, "resource"),
+        client_id: section.given_text("client_id"),
+        audience: section.given_text("audience"),
+        scope: section.given_text("scope"),
+        resource: section.given_text("resource"),
         file: file.unwrap_or_default(),
         token_url: token_url.unwrap_or_default(),
     };
@@ -326,9 +326,9 @@ fn exchange(mut section: Section<'_>) -> Option<Exchange> {
     let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
     let client_id = section.required("client_id", rule, text);
     let proof = oauth::client_proof(&mut section);
-    let audience = given_text(&mut section, "audience");
-    let resource = given_text(&mut section, "resource");
-    let scope = given_text(&mut section, "scope");
+    let audience = section.given_text("audience");
+    let resource = section.given_text("resource");
+    let scope = section.given_text("scope");
     let has_actor = section.has("actor");
     let mut acting = section.section("actor");
     acting.explain(ACTOR_KEYS);
@@ -391,11 +391,6 @@ fn vault_url(text: &str) -> Option<String> {
     let authority = path.split('/').nth(2)?;
     let is_plain = is_segment && is_only_segment && authority != CALLER && !query.contains(CALLER);
     (is_plain && filled.host().is_some()).then(|| text.to_owned())
-}
-
-/// Reads a text that may be left out; an empty one counts as left out.
-pub(super) fn given_text(section: &mut Section<'_>, key: &'static str) -> Option<String> {
-    section.optional_text(key).filter(|text| !text.is_empty())
 }
 
 /// Reads `headers`.

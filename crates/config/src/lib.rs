@@ -96,7 +96,7 @@ use domain::overlay::Overlay;
 use domain::rollout::Rollout;
 use domain::text_file;
 use reader::schema::Recorder;
-use reader::{Context, Section};
+use reader::{Context, Section, secs, table};
 use upstream::Upstreams;
 
 /// The validated configuration. Every value is within its bounds, and all defaults are applied.
@@ -166,22 +166,31 @@ impl SourceFile {
     }
 }
 
-/// `[listing]`: how lists are merged and served.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Listing {
-    /// Prompts on one page, at least 1.
-    pub page_size: usize,
-    /// Time after the start in which a list waits for upstreams that have not answered yet.
-    pub deadline: Duration,
-    pub on_failure: OnFailure,
-    /// Upper bound of the `ttlMs` in list results (MCP 2026-07-28).
-    pub ttl_max: Duration,
-    /// Debounce of `list_changed`: the quiet time before a change is announced.
-    pub debounce: Duration,
-    /// Longest delay of an announcement; not shorter than `debounce`.
-    pub debounce_max: Duration,
-    /// Memory for cached views, in bytes; the least recently used view is dropped first.
-    pub views_size: usize,
+table! {
+    /// `[listing]`: how lists are merged and served.
+    #[derive(Clone, Debug, Eq, PartialEq)]
+    pub struct Listing(section, key) {
+        /// Prompts on one page of `prompts/list`. Many clients read only one page.
+        pub page_size: usize = section.count(key, 1_000, 1..=100_000);
+        /// Time after the start in which a list waits for upstreams that have not answered yet.
+        /// After a reload, lists wait that long only while no upstream has a list.
+        pub deadline: Duration = section.duration(key, secs(5), Duration::ZERO);
+        /// Prompts of an upstream that cannot be listed. `stale` serves its last good list, `omit`
+        /// leaves them out, `fail` makes the lists of callers that can see the upstream an error.
+        /// Stale and missing upstreams that a caller can see are named in
+        /// `_meta["promptgate/incomplete"]`.
+        pub on_failure: OnFailure = section.choice(key, OnFailure::Stale, &ON_FAILURE);
+        /// Upper bound of the `ttlMs` that modern clients receive.
+        pub ttl_max: Duration = section.duration(key, secs(300), Duration::ZERO);
+        /// Debounce of `list_changed`: the quiet time before a change is announced.
+        pub debounce: Duration = section.duration(key, Duration::from_millis(200), Duration::ZERO);
+        /// Longest delay of an announcement. At least as long as the debounce.
+        pub debounce_max: Duration = section.duration(key, secs(2), Duration::ZERO);
+        /// Memory for the lists of callers with rights of their own and of views. The least
+        /// recently used list is dropped first and made again when it is asked for. Private lists
+        /// may take as much again.
+        pub views_size: usize = section.size(key, 256 << 20, 1 << 20..=1 << 40);
+    }
 }
 
 /// Treatment of an upstream's prompts while its list cannot be fetched.
@@ -194,6 +203,9 @@ pub enum OnFailure {
     /// The last good list is served and marked as stale.
     Stale,
 }
+
+const ON_FAILURE: [(&str, OnFailure); 3] =
+    [("stale", OnFailure::Stale), ("omit", OnFailure::Omit), ("fail", OnFailure::Fail)];
 
 /// The environment of this process. Variables that are not valid UTF-8 are left out: overrides and
 /// secrets are text.
@@ -486,35 +498,8 @@ fn naming(mut section: Section<'_>) -> Naming {
     Naming::new(separator.as_deref().unwrap_or(DEFAULT_SEPARATOR), max_length)
 }
 
-/// The keys of `[listing]`.
-const LISTING_KEYS: &str = r#"
-page_size: Prompts on one page of `prompts/list`. Many clients read only one page.
-deadline: Time after the start in which a list waits for upstreams that have not answered yet. After
-    a reload, lists wait that long only while no upstream has a list.
-on_failure: Prompts of an upstream that cannot be listed. `stale` serves its last good list, `omit`
-    leaves them out, `fail` makes the lists of callers that can see the upstream an error. Stale and
-    missing upstreams that a caller can see are named in `_meta["promptgate/incomplete"]`.
-ttl_max: Upper bound of the `ttlMs` that modern clients receive.
-debounce: Debounce of `list_changed`: the quiet time before a change is announced.
-debounce_max: Longest delay of an announcement. At least as long as the debounce.
-views_size: Memory for the lists of callers with rights of their own and of views. The least
-    recently used list is dropped first and made again when it is asked for. Private lists may take
-    as much again.
-"#;
-
 fn listing(mut section: Section<'_>) -> Listing {
-    section.explain(LISTING_KEYS);
-    let on_failure =
-        [("stale", OnFailure::Stale), ("omit", OnFailure::Omit), ("fail", OnFailure::Fail)];
-    let listing = Listing {
-        page_size: section.count("page_size", 1_000, 1..=100_000),
-        deadline: section.duration("deadline", Duration::from_secs(5), Duration::ZERO),
-        on_failure: section.choice("on_failure", OnFailure::Stale, &on_failure),
-        ttl_max: section.duration("ttl_max", Duration::from_secs(300), Duration::ZERO),
-        debounce: section.duration("debounce", Duration::from_millis(200), Duration::ZERO),
-        debounce_max: section.duration("debounce_max", Duration::from_secs(2), Duration::ZERO),
-        views_size: section.size("views_size", 256 << 20, 1 << 20..=1 << 40),
-    };
+    let listing = Listing::read_keys(&mut section);
     if listing.debounce > listing.debounce_max {
         section.mistake("debounce_max", "must be at least as long as listing.debounce");
     }

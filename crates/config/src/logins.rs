@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::reader::Section;
+use super::reader::{Section, table};
 use super::secret::Secret;
 use base::seal::SealKeys;
 use domain::name::UpstreamId;
@@ -29,40 +29,29 @@ const SHORTEST_IDLE: Duration = Duration::from_hours(1);
 /// The store counts milliseconds from 1970 on.
 const LONGEST_IDLE: Duration = Duration::from_hours(3650 * 24);
 
-/// `credential = { login = … }`: the operator signs in once, for all callers of the upstream.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Login {
-    /// Id of the upstream.
-    pub upstream: String,
-    /// Requested scopes, separated by spaces. `None`: those that the upstream asks for.
-    pub scope: Option<String>,
-    /// `None`: the gateway introduces itself to the authorization server.
-    pub client_id: Option<String>,
-    /// Only with a client id.
-    pub client_secret: Option<Secret>,
-    /// `None` only in a configuration with mistakes.
-    pub kept: Option<Arc<Logins>>,
+table! {
+    /// `credential = { login = … }`: the operator signs in once, for all callers of the upstream.
+    #[derive(Clone, Debug, Eq, PartialEq)]
+    pub struct Login(section, key) {
+        /// Id of the upstream.
+        field pub upstream: String = String::new();
+        /// Scopes to ask for, separated by spaces. Not set: those that the upstream asks for.
+        /// `offline_access` is added where the authorization server knows it.
+        #[example = "read offline_access"]
+        pub scope: Option<String> = section.given_text(key);
+        /// A client that you have registered at the authorization server. Not set: the gateway
+        /// introduces itself. See docs/credentials.md#client-registration.
+        #[example = "gateway"]
+        pub client_id: Option<String> = section.given_text(key);
+        /// Secret of that client.
+        pub client_secret: Option<Secret> = section.secret(key);
+        /// `None` only in a configuration with mistakes.
+        field pub kept: Option<Arc<Logins>> = None;
+    }
 }
 
-/// The keys of `credential.login`.
-const LOGIN_KEYS: &str = r#"
-scope, such as "read offline_access": Scopes to ask for, separated by spaces. Not set: those that
-    the upstream asks for. `offline_access` is added where the authorization server knows it.
-client_id, such as "gateway": A client that you have registered at the authorization server. Not
-    set: the gateway introduces itself. See docs/credentials.md#client-registration.
-client_secret: Secret of that client.
-"#;
-
 pub(super) fn login(mut section: Section<'_>) -> Login {
-    section.explain(LOGIN_KEYS);
-    let given = |text: &String| !text.is_empty();
-    let login = Login {
-        upstream: String::new(),
-        scope: section.optional_text("scope").filter(given),
-        client_id: section.optional_text("client_id").filter(given),
-        client_secret: section.secret("client_secret"),
-        kept: None,
-    };
+    let login = Login::read_keys(&mut section);
     if login.client_secret.is_some() && login.client_id.is_none() {
         section.mistake("client_secret", "needs client_id: it is the secret of that client");
     }
@@ -70,19 +59,17 @@ pub(super) fn login(mut section: Section<'_>) -> Login {
     login
 }
 
-/// `[accounts]`: what callers may have at upstreams that are called as the caller: each an access
-/// token and the connections that are opened with it. Beyond a bound, the one that was used least
-/// recently is ended.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct AccountLimits {
-    pub per_caller: usize,
-    /// Of all callers; not less than `per_caller`.
-    pub max: usize,
-}
-
-impl Default for AccountLimits {
-    fn default() -> Self {
-        Self { per_caller: 100, max: 100_000 }
+table! {
+    /// `[accounts]`: what callers may have at upstreams that are called as the caller: each an
+    /// access token and the connections that are opened with it. Beyond a bound, the one that was
+    /// used least recently is ended.
+    #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+    pub struct AccountLimits(section, key, base: Self) -> Default {
+        /// Accounts of one caller, at upstreams with `act_as = "caller"` or `per_caller`. Beyond it
+        /// the one that was used least recently ends once its calls have ended.
+        pub per_caller: usize [100] = section.count(key, base.per_caller, 1..=10_000);
+        /// Accounts of all callers, at least `per_caller`. Beyond it as there.
+        pub max: usize [100_000] = section.count(key, base.max, 1..=10_000_000);
     }
 }
 
@@ -91,13 +78,6 @@ const KEYS: &str = r#"
 path = "logins": Folder with the sealed files of the operator's sign-ins. Not used with a
     `cluster.store`, which keeps them then. See docs/credentials.md#storage.
 idle: Time without use after which a sign-in is forgotten, at most `"3650d"`.
-"#;
-
-/// The keys of `[accounts]`.
-const ACCOUNT_KEYS: &str = r#"
-per_caller: Accounts of one caller, at upstreams with `act_as = "caller"` or `per_caller`. Beyond it
-    the one that was used least recently ends once its calls have ended.
-max: Accounts of all callers, at least `per_caller`. Beyond it as there.
 "#;
 
 /// Reads `[logins]`. `login` is an upstream that needs its folder, if there is one.
@@ -127,15 +107,12 @@ pub(super) fn read(
 
 /// Reads `[accounts]`.
 pub(super) fn accounts(mut section: Section<'_>) -> AccountLimits {
-    section.explain(ACCOUNT_KEYS);
-    let default = AccountLimits::default();
-    let per_caller = section.count("per_caller", default.per_caller, 1..=10_000);
-    let max = section.count("max", default.max, 1..=10_000_000);
-    if max < per_caller {
+    let accounts = AccountLimits::read_keys(&mut section, AccountLimits::default());
+    if accounts.max < accounts.per_caller {
         section.mistake("max", "must not be less than per_caller");
     }
     section.finish();
-    AccountLimits { per_caller, max }
+    accounts
 }
 
 #[cfg(test)]

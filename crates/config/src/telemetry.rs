@@ -3,23 +3,36 @@
 use http::Uri;
 
 use super::net::Proxies;
-use super::reader::{Section, optional};
+use super::reader::{Section, optional, table};
 
-/// The configuration of log, spans and metrics.
-#[derive(Clone, Debug, PartialEq)]
-pub struct TelemetrySettings {
-    /// Filter of `tracing`, such as `info` or `promptgate=debug,info`.
-    pub log: String,
-    pub log_format: LogFormat,
-    /// Base URL of the OTLP collector, without a slash at the end. `None`: nothing is exported.
-    pub otlp: Option<String>,
-    /// Share, from 0 to 1, of the recorded traces among those that start at the gateway.
-    pub trace_sample: f64,
-    /// `service.name` of the OpenTelemetry resource.
-    pub service_name: String,
-    /// Maximum number of prompts with their own metric label.
-    pub max_prompts: usize,
-    pub proxies: Proxies,
+table! {
+    /// The configuration of log, spans and metrics.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct TelemetrySettings(section, key, proxies: Proxies) {
+        /// Filter of the log on standard error. No filter leaves out the checkpoints of the audit
+        /// log.
+        #[default = "info"] #[example = "promptgate=debug,info"]
+        pub log: String = section.parsed(key, FILTER_RULE, filter).unwrap_or_else(|| "info".to_owned());
+        /// `text`, `json`, or `auto`: text on a terminal, JSON elsewhere.
+        pub log_format: LogFormat = section.choice(key, LogFormat::Auto, &FORMATS);
+        /// Base URL of an OpenTelemetry collector (OTLP over HTTP, protobuf) for traces, metrics
+        /// and logs. Not set: the variable `OTEL_EXPORTER_OTLP_ENDPOINT`. `/v1/traces` at its end
+        /// is understood. `""`, or `OTEL_SDK_DISABLED=true` in the environment, exports nothing.
+        #[example = "http://127.0.0.1:4318"]
+        let otlp_endpoint: Option<Option<String>> =
+            section.parsed(key, COLLECTOR_RULE, |text| optional(text, collector));
+        /// Base URL of the collector, without a slash at the end. `None`: nothing is exported.
+        field pub otlp: Option<String> = exported_to(section, otlp_endpoint);
+        /// Part of the recorded traces among those that start at the gateway. For others the client
+        /// has decided.
+        pub trace_sample: f64 = section.fraction(key, 1.0);
+        /// `service.name` of all telemetry.
+        pub service_name: String = section.text(key, "promptgate");
+        /// Prompts with a metric label of their own, half of them after 16 or 256 uses. The rest is
+        /// counted as `_other`.
+        pub max_prompts: usize = section.count(key, 2_000, 1..=100_000);
+        field pub proxies: Proxies = proxies;
+    }
 }
 
 /// Format of the log on standard error.
@@ -43,48 +56,31 @@ const DISABLED_VARIABLE: &str = "OTEL_SDK_DISABLED";
 /// The paths of the kinds of data, which follow the base URL (OTLP specification).
 const SIGNAL_PATHS: [&str; 3] = ["/v1/traces", "/v1/metrics", "/v1/logs"];
 
-/// The keys of `[telemetry]`.
-const KEYS: &str = r#"
-log = "info", such as "promptgate=debug,info": Filter of the log on standard error. No filter leaves
-    out the checkpoints of the audit log.
-log_format: `text`, `json`, or `auto`: text on a terminal, JSON elsewhere.
-otlp_endpoint, such as "http://127.0.0.1:4318": Base URL of an OpenTelemetry collector (OTLP over
-    HTTP, protobuf) for traces, metrics and logs. Not set: the variable
-    `OTEL_EXPORTER_OTLP_ENDPOINT`. `/v1/traces` at its end is understood. `""`, or
-    `OTEL_SDK_DISABLED=true` in the environment, exports nothing.
-trace_sample: Part of the recorded traces among those that start at the gateway. For others the
-    client has decided.
-service_name: `service.name` of all telemetry.
-max_prompts: Prompts with a metric label of their own, half of them after 16 or 256 uses. The rest is
-    counted as `_other`.
-"#;
+const FORMATS: [(&str, LogFormat); 3] =
+    [("auto", LogFormat::Auto), ("json", LogFormat::Json), ("text", LogFormat::Text)];
+
+const FILTER_RULE: &str = "a filter such as \"info\" or \"promptgate=debug,info\"";
+
+const COLLECTOR_RULE: &str =
+    "\"\" or the base URL of a collector with http or https, such as \"http://127.0.0.1:4318\"";
 
 pub(super) fn read(mut section: Section<'_>, proxies: Proxies) -> TelemetrySettings {
-    section.explain(KEYS);
-    let formats = [("auto", LogFormat::Auto), ("json", LogFormat::Json), ("text", LogFormat::Text)];
-    let filter = |text: &str| {
-        let is_filter = text.parse::<tracing_subscriber::filter::Targets>().is_ok();
-        is_filter.then(|| text.to_owned())
-    };
-    let filter_rule = "a filter such as \"info\" or \"promptgate=debug,info\"";
-    let rule = "\"\" or the base URL of a collector with http or https, such as \
-                \"http://127.0.0.1:4318\"";
-    let configured = section.parsed("otlp_endpoint", rule, |text| optional(text, collector));
+    let telemetry = TelemetrySettings::read_keys(&mut section, proxies);
+    section.finish();
+    telemetry
+}
+
+fn filter(text: &str) -> Option<String> {
+    let is_filter = text.parse::<tracing_subscriber::filter::Targets>().is_ok();
+    is_filter.then(|| text.to_owned())
+}
+
+/// Returns the collector in the file, or else in the environment, which may switch off the export.
+fn exported_to(section: &Section<'_>, configured: Option<Option<String>>) -> Option<String> {
     let from_variable = || section.variable(ENDPOINT_VARIABLE).and_then(|text| collector(&text));
     let is_off =
         section.variable(DISABLED_VARIABLE).is_some_and(|v| v.eq_ignore_ascii_case("true"));
-    let otlp = configured.unwrap_or_else(from_variable).filter(|_| !is_off);
-    let telemetry = TelemetrySettings {
-        log: section.parsed("log", filter_rule, filter).unwrap_or_else(|| "info".to_owned()),
-        log_format: section.choice("log_format", LogFormat::Auto, &formats),
-        otlp,
-        trace_sample: section.fraction("trace_sample", 1.0),
-        service_name: section.text("service_name", "promptgate"),
-        max_prompts: section.count("max_prompts", 2_000, 1..=100_000),
-        proxies,
-    };
-    section.finish();
-    telemetry
+    configured.unwrap_or_else(from_variable).filter(|_| !is_off)
 }
 
 fn collector(text: &str) -> Option<String> {

@@ -18,7 +18,7 @@ use super::logins::{Login, Logins};
 use super::net::{Proxies, address_policy};
 use super::reader::{MILLISECOND, Section};
 use super::secret::Secret;
-use super::settings::{Links, OnChangedDefinition, Settings, approval, server_requests, settings};
+use super::settings::{Links, OnChangedDefinition, Settings, approval, settings};
 use super::tls::certificate_authorities;
 use super::webhook;
 use base::platform::disk;
@@ -366,7 +366,6 @@ proxy: `false` calls the upstream, its authorization server and its vault direct
 pub(super) fn read_all(root: &mut Section<'_>) -> Upstreams {
     let mut defaults = root.section("defaults");
     let base = settings(&mut defaults, &Settings::default());
-    let base_server_requests = server_requests(&mut defaults);
     defaults.finish();
     let sections = root.sections("upstreams");
     let mut upstreams = Vec::with_capacity(sections.len());
@@ -379,7 +378,7 @@ pub(super) fn read_all(root: &mut Section<'_>) -> Upstreams {
         };
         section.explain(KEYS);
         let enabled = section.flag("enabled", true);
-        let upstream = read(id.clone(), &mut section, &base, base_server_requests);
+        let upstream = read(id.clone(), &mut section, &base);
         let mode = approval(&mut section, upstream.as_ref().map(|upstream| &upstream.settings));
         modes.extend(mode.map(|mode| (id.clone(), mode)));
         if !enabled {
@@ -444,17 +443,11 @@ pub(super) fn name_issuer(upstreams: &mut [UpstreamSettings], issuer: &str) {
 const ID_RULE: &str = "an upstream id must have 1 to 64 characters of a-z, 0-9 and -, and start with a \
                        letter or a digit";
 
-fn read(
-    id: UpstreamId,
-    section: &mut Section<'_>,
-    base: &Settings,
-    base_server_requests: Option<ClientCapabilities>,
-) -> Option<UpstreamSettings> {
+fn read(id: UpstreamId, section: &mut Section<'_>, base: &Settings) -> Option<UpstreamSettings> {
     let rule = "\"\" or 1 to 64 characters of a-z, 0-9 and -, starting with a letter or a digit";
     let prefix = section.parsed("prefix", rule, Prefix::parse);
     let prefix = prefix.or_else(|| Prefix::parse(id.as_str()))?;
     let mut settings = settings(section, base);
-    let server_requests = server_requests(section).or(base_server_requests);
     let rule = "one of \"library\", \"http\" (Streamable HTTP), \"sse\" (HTTP+SSE), \"stdio\", \"git\", \
                 \"mlflow\", \"phoenix\", \"langfuse\"";
     let meant = section.unread_text("transport").and_then(|named| meant_transport(&named));
@@ -468,13 +461,11 @@ fn read(
     if let Transport::Git(git) = &mut transport {
         git.state.push(id.as_str());
     }
-    settings.server_requests_by_default = server_requests.is_none();
-    settings.server_requests = server_requests.unwrap_or(match transport {
-        Transport::Http(_) => ClientCapabilities::FORM,
-        // A server request is not correlated with its call here, so calls would run one at a time.
-        Transport::Sse(_) | Transport::Stdio(_) => ClientCapabilities::NONE,
-        Transport::Library(_) | Transport::Git(_) | Transport::Store(_) => ClientCapabilities::NONE,
-    });
+    if settings.server_requests_by_default && matches!(transport, Transport::Http(_)) {
+        // Elsewhere a server request is not correlated with its call, so that calls would run one
+        // at a time.
+        settings.server_requests = ClientCapabilities::FORM;
+    }
     let choices = [("service", ListAs::Service), ("caller", ListAs::Caller)];
     let list_as = section.choice("list_as", ListAs::Service, &choices);
     let skills_as_prompts = !section.choices("expose_skills", &[("prompts", ())]).is_empty();

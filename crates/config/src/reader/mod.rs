@@ -6,6 +6,7 @@ mod meaning;
 mod placeholder;
 pub(super) mod schema;
 mod secrets;
+mod table;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -27,6 +28,7 @@ use domain::similar::is_typing_error;
 use domain::text_file;
 use placeholder::placeholder;
 use schema::Recorder;
+pub(super) use table::table;
 
 /// State that all sections of one configuration share.
 pub(super) struct Context<'a> {
@@ -70,6 +72,11 @@ impl<'a> Context<'a> {
 
 /// Minimum of most durations: zero would be a timeout that always expires.
 pub(super) const MILLISECOND: Duration = Duration::from_millis(1);
+
+/// A number of seconds, for defaults.
+pub(super) const fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
 
 /// Where a value is written. A value in the file must have the type of its key; a variable is
 /// always text, which is converted.
@@ -134,6 +141,11 @@ impl<'a> Section<'a> {
         }
     }
 
+    /// Gives one key its meaning: the first paragraph of a text in the same form.
+    pub(super) fn explain_key(&self, text: &str) {
+        self.explain(text.split("\n\n").next().unwrap_or_default());
+    }
+
     /// Returns the dotted key of `key` in this table.
     pub(super) fn path(&self, key: &str) -> String {
         join(&self.path, key)
@@ -186,6 +198,11 @@ impl<'a> Section<'a> {
     pub(super) fn optional_text(&mut self, key: &'static str) -> Option<String> {
         self.record(key, || json!({"type": "string"}));
         self.read(key, "a string", |value, _| into_text(value.kind))
+    }
+
+    /// Reads a string that may be left out; an empty one counts as left out.
+    pub(super) fn given_text(&mut self, key: &'static str) -> Option<String> {
+        self.optional_text(key).filter(|text| !text.is_empty())
     }
 
     /// Reads a string and parses it. `allowed` completes the sentence "must be …" in the mistake.
