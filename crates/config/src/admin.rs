@@ -7,71 +7,101 @@ use std::time::Duration;
 
 use super::jwt::{URL_RULE, url};
 use super::net::Proxies;
-use super::reader::{MILLISECOND, Section, optional};
+use super::reader::{MILLISECOND, Section, optional, secs, table};
 use super::secret::Secret;
 use base::seal;
 use domain::approval::is_same_name;
 
-/// The admin API and the console.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Admin {
-    pub listen: SocketAddr,
-    /// Whether `listen` is the default: where its port is taken, another free port is used.
-    pub is_default: bool,
-    /// SHA-256 of the bearer token; always set beyond loopback.
-    pub token: Option<[u8; 32]>,
-    /// SHA-256 of the token of each person or program that has a token of its own, by name.
-    pub tokens: BTreeMap<String, [u8; 32]>,
-    /// Whether it takes decisions on prompts; only with a token.
-    pub write: bool,
-    /// Whether the console is served.
-    pub console: bool,
-    /// Whether testers may try a prompt with the rights of another caller.
-    pub try_as: bool,
-    /// How long a browser stays signed in.
-    pub session: Duration,
-    /// Whether visitors without a sign-in may try prompts: all clients may get all of them. They
-    /// decide nothing.
-    pub local_tries: bool,
-    /// Whether the file says that there is no token: `token = {}`.
-    pub is_open_by_choice: bool,
-    pub usage: Usage,
-    /// The time for making one page or answer.
-    pub render_timeout: Duration,
-    /// The maximum number of rows of one page or answer.
-    pub page_rows: usize,
-    /// `None`: people sign in with the token.
-    pub oidc: Option<Oidc>,
+table! {
+    /// The admin API and the console.
+    #[derive(Clone, Debug, Eq, PartialEq)]
+    pub struct Admin(section, key, proxies: &Proxies, local_tries: bool) {
+        /// Address of the admin API, apart from `server.listen`. `""` disables it. If the key is
+        /// not set and the port is taken, a free port is used, which the start prints and `status`
+        /// finds. It is read at the start only, and not used with `serve --stdio`.
+        #[default = "127.0.0.1:9877"]
+        let listen: Option<Option<SocketAddr>> =
+            section.parsed(key, LISTEN_RULE, |text| optional(text, |text| text.parse().ok()));
+        /// Whether `listen` is the default: where its port is taken, another free port is used.
+        field pub is_default: bool = listen.is_none();
+        field pub listen: SocketAddr = listen.flatten().unwrap_or(DEFAULT_LISTEN);
+        /// A secret, sent as `Authorization: Bearer TOKEN` or typed into the sign-in page of the
+        /// console. Required beyond loopback, and with `write` and `try_as`. Sessions that began
+        /// with it end when it changes.
+        let token: Option<Secret> = section.secret(key);
+        /// Whether the file says that there is no token: `token = {}`.
+        field pub is_open_by_choice: bool = section.was_read("token") && token.is_none();
+        /// Tokens of people or programs, each by its name: `tokens.ada = { env = "ADA_TOKEN" }`.
+        /// The sender of one is that approver, so that `approvals.approvers = 2` knows two apart.
+        /// Needs `token`.
+        // SHA-256 of each.
+        pub tokens: BTreeMap<String, [u8; 32]> = read_tokens(section, token.as_ref());
+        /// SHA-256 of the bearer token; always set beyond loopback.
+        field pub token: Option<[u8; 32]> = token.as_ref().map(digest);
+        /// `true` accepts decisions on prompts, the end of accounts, and reloads. Needs `token`:
+        /// who has it can approve prompts.
+        pub write: bool = section.flag(key, false);
+        /// `false` serves no pages for people. The API stays.
+        pub console: bool = section.flag(key, true);
+        /// `true` lets testers try prompts with the rights of other callers and groups. Needs
+        /// `token`. See docs/console.md#trying-prompts.
+        pub try_as: bool = section.flag(key, false);
+        /// Time that a browser stays signed in. See docs/console.md#sessions-and-cookies.
+        pub session: Duration = section.duration(key, secs(8 * 3600), MILLISECOND);
+        /// Whether visitors without a sign-in may try prompts: all clients may get all of them.
+        /// They decide nothing.
+        field pub local_tries: bool = local_tries;
+        /// Time for making one page or document, without the upstream of a prompt that is tried.
+        /// Beyond it: 503.
+        pub render_timeout: Duration = section.duration(key, secs(2), MILLISECOND);
+        /// Most rows of one page or document.
+        pub page_rows: usize = section.count(key, 1000, 1..=100_000);
+        /// The index of what was used. See docs/usage.md.
+        pub usage: Usage = read_usage(section.section(key));
+        /// Sign-in of people at an OpenID provider. See docs/console.md#at-an-openid-provider.
+        pub oidc: Option<Oidc> = read_oidc(section.section(key), proxies);
+    }
 }
 
-/// The usage index.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Usage {
-    /// Directory of the index; `None` keeps a day in memory only.
-    pub path: Option<PathBuf>,
-    /// Age after which uses are forgotten.
-    pub keep: Duration,
-    /// Size of the index, in bytes; beyond it the oldest days are removed.
-    pub size: u64,
+table! {
+    /// The usage index.
+    #[derive(Clone, Debug, Eq, PartialEq)]
+    pub struct Usage(section, key) {
+        /// Folder of the index. `""` keeps a day in memory only.
+        pub path: Option<PathBuf> = usage_path(section);
+        /// Age at which days of the index are removed.
+        pub keep: Duration = section.duration(key, 400 * DAY, DAY);
+        /// Size of the index. Beyond it the oldest days are removed.
+        pub size: u64 = section.size(key, 256 << 20, 1 << 20..=1 << 40) as u64;
+    }
 }
 
-/// Sign-in of people at an OpenID provider.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Oidc {
-    /// `iss` of the ID tokens and of the provider's metadata, compared as URIs.
-    pub issuer: String,
-    pub client_id: String,
-    /// `None`: a public client, which PKCE alone protects.
-    pub client_secret: Option<Secret>,
-    /// The claim of the ID token with the groups of the person.
-    pub groups_claim: String,
-    /// The groups whose members may look.
-    pub viewers: Vec<String>,
-    /// The groups whose members may try prompts, too.
-    pub testers: Vec<String>,
-    /// The groups whose members may decide on prompts, too.
-    pub approvers: Vec<String>,
-    pub proxies: Proxies,
+table! {
+    /// Sign-in of people at an OpenID provider.
+    #[derive(Clone, Debug, Eq, PartialEq)]
+    pub struct Oidc(section, key, proxies: &Proxies) -> Option {
+        /// `issuer` of the provider's metadata and `iss` of its ID tokens. A slash at the end of a
+        /// host does not count. `""`: people sign in with the token.
+        #[default = ""] #[example = "https://id.example.com"]
+        required pub issuer: String = issuer(section, key);
+        /// Id of the console at the provider. Required with `issuer`.
+        pub client_id: String = section.text(key, "");
+        /// Secret of the console at the provider, sent as its metadata says. Not set: a public
+        /// client, which PKCE alone protects.
+        pub client_secret: Option<Secret> = section.secret(key);
+        /// Claim of the ID token with the groups of the person: a list of texts, or one text.
+        pub groups_claim: String = section.text(key, "groups");
+        /// Groups whose members may look. At least one group in all three lists.
+        #[default = []]
+        pub viewers: Vec<String> = section.texts(key);
+        /// Groups whose members may try prompts, too.
+        #[default = []]
+        pub testers: Vec<String> = section.texts(key);
+        /// Groups whose members may decide on prompts, too, with `admin.write`.
+        #[default = []]
+        pub approvers: Vec<String> = section.texts(key);
+        field pub proxies: Proxies = proxies.clone();
+    }
 }
 
 impl Admin {
@@ -94,30 +124,7 @@ pub(super) const LISTEN_RULE: &str =
     "\"\" or an IP address with a port, such as \"127.0.0.1:9877\"";
 
 /// A day.
-const DAY: Duration = Duration::from_secs(86_400);
-
-/// The keys of `[admin]`.
-const KEYS: &str = r#"
-listen = "127.0.0.1:9877": Address of the admin API, apart from `server.listen`. `""` disables it.
-    If the key is not set and the port is taken, a free port is used, which the start prints and
-    `status` finds. It is read at the start only, and not used with `serve --stdio`.
-token: A secret, sent as `Authorization: Bearer TOKEN` or typed into the sign-in page of the
-    console. Required beyond loopback, and with `write` and `try_as`. Sessions that began with it
-    end when it changes.
-tokens: Tokens of people or programs, each by its name: `tokens.ada = { env = "ADA_TOKEN" }`. The
-    sender of one is that approver, so that `approvals.approvers = 2` knows two apart. Needs `token`.
-write: `true` accepts decisions on prompts, the end of accounts, and reloads. Needs `token`: who has it can
-    approve prompts.
-console: `false` serves no pages for people. The API stays.
-try_as: `true` lets testers try prompts with the rights of other callers and groups. Needs `token`.
-    See docs/console.md#trying-prompts.
-session: Time that a browser stays signed in. See docs/console.md#sessions-and-cookies.
-render_timeout: Time for making one page or document, without the upstream of a prompt that is tried.
-    Beyond it: 503.
-page_rows: Most rows of one page or document.
-usage: The index of what was used. See docs/usage.md.
-oidc: Sign-in of people at an OpenID provider. See docs/console.md#at-an-openid-provider.
-"#;
+const DAY: Duration = secs(86_400);
 
 /// Returns `None` if `listen` is `""`. `local_tries` is [`Admin::local_tries`].
 pub(super) fn read(
@@ -125,34 +132,13 @@ pub(super) fn read(
     proxies: &Proxies,
     local_tries: bool,
 ) -> Option<Admin> {
-    section.explain(KEYS);
-    let parse = |text: &str| optional(text, |text| text.parse().ok());
-    let configured = section.parsed("listen", LISTEN_RULE, parse);
-    let token = section.secret("token");
-    let is_open_by_choice = section.was_read("token") && token.is_none();
-    let is_disabled = configured == Some(None);
-    if !is_disabled && token.as_ref().is_some_and(|token| token.expose().is_empty()) {
+    let is_disabled = section.unread_text("listen").is_some_and(|text| text.is_empty());
+    let admin = Admin::read_keys(&mut section, proxies, local_tries);
+    if !is_disabled && admin.token == Some(seal::sha256(b"")) {
         let why = "is empty; set a secret, or write token = {} for no token";
         section.mistake("token", why.to_owned());
     }
     let is_token_rejected = section.is_rejected("token");
-    let tokens = read_tokens(&mut section, token.as_ref());
-    let admin = Admin {
-        listen: configured.flatten().unwrap_or(DEFAULT_LISTEN),
-        is_default: configured.is_none(),
-        token: token.as_ref().map(digest),
-        tokens,
-        write: section.flag("write", false),
-        console: section.flag("console", true),
-        try_as: section.flag("try_as", false),
-        session: section.duration("session", Duration::from_secs(8 * 3600), MILLISECOND),
-        local_tries,
-        is_open_by_choice,
-        usage: read_usage(section.section("usage")),
-        render_timeout: section.duration("render_timeout", Duration::from_secs(2), MILLISECOND),
-        page_rows: section.count("page_rows", 1000, 1..=100_000),
-        oidc: read_oidc(section.section("oidc"), proxies),
-    };
     for (key, is_set, what) in
         [("write", admin.write, "decide"), ("try_as", admin.try_as, "use prompts as somebody else")]
     {
@@ -210,67 +196,33 @@ pub(super) fn usage_path(section: &mut Section<'_>) -> Option<PathBuf> {
     section.file_or("path", "usage")
 }
 
-/// The keys of `[admin.usage]`.
-const USAGE_KEYS: &str = r#"
-path: Folder of the index. `""` keeps a day in memory only.
-keep: Age at which days of the index are removed.
-size: Size of the index. Beyond it the oldest days are removed.
-"#;
-
 fn read_usage(mut section: Section<'_>) -> Usage {
-    section.explain(USAGE_KEYS);
-    let usage = Usage {
-        path: usage_path(&mut section),
-        keep: section.duration("keep", 400 * DAY, DAY),
-        size: section.size("size", 256 << 20, 1 << 20..=1 << 40) as u64,
-    };
+    let usage = Usage::read_keys(&mut section);
     section.finish();
     usage
 }
 
-/// The keys of `[admin.oidc]`.
-const OIDC_KEYS: &str = r#"
-issuer = "", such as "https://id.example.com": `issuer` of the provider's metadata and `iss` of its
-    ID tokens. A slash at the end of a host does not count. `""`: people sign in with the token.
-client_id: Id of the console at the provider. Required with `issuer`.
-client_secret: Secret of the console at the provider, sent as its metadata says. Not set: a public
-    client, which PKCE alone protects.
-groups_claim: Claim of the ID token with the groups of the person: a list of texts, or one text.
-viewers = []: Groups whose members may look. At least one group in all three lists.
-testers = []: Groups whose members may try prompts, too.
-approvers = []: Groups whose members may decide on prompts, too, with `admin.write`.
-"#;
+fn issuer(section: &mut Section<'_>, key: &'static str) -> Option<String> {
+    let rule = format!("\"\" or {URL_RULE}");
+    let url = |text: &str| url(text).map(|_| text.to_owned());
+    section.parsed(key, &rule, |text| optional(text, url)).flatten()
+}
 
 /// Returns `None` if `issuer` is `""`.
 fn read_oidc(mut section: Section<'_>, proxies: &Proxies) -> Option<Oidc> {
-    section.explain(OIDC_KEYS);
-    let rule = format!("\"\" or {URL_RULE}");
-    let issuer = section
-        .parsed("issuer", &rule, |text| optional(text, |text| url(text).map(|_| text.to_owned())));
-    let oidc = Oidc {
-        issuer: issuer.flatten().unwrap_or_default(),
-        client_id: section.text("client_id", ""),
-        client_secret: section.secret("client_secret"),
-        groups_claim: section.text("groups_claim", "groups"),
-        viewers: section.texts("viewers"),
-        testers: section.texts("testers"),
-        approvers: section.texts("approvers"),
-        proxies: proxies.clone(),
-    };
-    let is_set = !oidc.issuer.is_empty();
-    if is_set && oidc.client_id.is_empty() {
-        section.mistake("client_id", "must be the id of the console at the OpenID provider");
-    }
-    if is_set
-        && [&oidc.viewers, &oidc.testers, &oidc.approvers].iter().all(|groups| groups.is_empty())
-    {
-        section.mistake(
-            "viewers",
-            "is empty, and testers and approvers are, so nobody could sign in; name a group",
-        );
+    let oidc = Oidc::read_keys(&mut section, proxies);
+    if let Some(Oidc { client_id, viewers, testers, approvers, .. }) = &oidc {
+        if client_id.is_empty() {
+            section.mistake("client_id", "must be the id of the console at the OpenID provider");
+        }
+        if viewers.is_empty() && testers.is_empty() && approvers.is_empty() {
+            let why =
+                "is empty, and testers and approvers are, so nobody could sign in; name a group";
+            section.mistake("viewers", why);
+        }
     }
     section.finish();
-    is_set.then_some(oidc)
+    oidc
 }
 
 #[cfg(test)]

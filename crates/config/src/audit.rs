@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::reader::{MILLISECOND, Section};
+use super::reader::{MILLISECOND, Section, secs, table};
 use super::views::globs;
 pub(crate) use base::platform::disk::{self, OpenOptions, Readers};
 use base::platform::platform;
@@ -12,45 +12,63 @@ use base::seal::AuditKey;
 use domain::fair_share::Share;
 use domain::glob::Glob;
 
-/// The configuration of the audit log.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Audit {
-    /// Directory of the segments.
-    pub path: PathBuf,
-    pub durability: Durability,
-    /// Interval between two syncs to the disk, with [`Durability::Interval`].
-    pub sync: Duration,
-    /// Bytes of records that may wait to be written, and as many again that may be written but not
-    /// synced.
-    pub buffer: usize,
-    /// The part of `buffer` that the records of one caller may take while others want room.
-    pub share: Share,
-    pub on_failure: OnAuditFailure,
-    /// Time after which a record that waits counts as not written.
-    pub timeout: Duration,
-    /// Whether `prompts/list` is recorded, too.
-    pub list: bool,
-    /// The configured key.
-    key: Option<AuditKey>,
-    /// File of the generated key, which is used if no key is configured.
-    key_file: PathBuf,
-    /// Number of records after which a checkpoint is signed.
-    pub checkpoint_records: u64,
-    /// Time after which a checkpoint is signed.
-    pub checkpoint_every: Duration,
-    /// Size in bytes at which a new segment is started.
-    pub segment_size: u64,
-    /// Age at which a new segment is started.
-    pub segment_age: Duration,
-    /// Size of all segments together, as they are stored; in bytes.
-    pub keep_size: u64,
-    /// Age at which closed segments leave.
-    pub keep_for: Duration,
-    pub on_full: OnAuditFull,
-    /// Interval in which the gateway verifies the log.
-    pub verify_every: Duration,
-    /// Patterns of public names: prompts whose argument values are recorded in plain text.
-    pub raw_arguments: Vec<Glob>,
+table! {
+    /// The configuration of the audit log.
+    #[derive(Clone, Debug, Eq, PartialEq)]
+    pub struct Audit(section, key, share: Share) -> Option {
+        /// Directory of the log. `""` disables the log.
+        required pub path: PathBuf = path(section);
+        /// When a record counts as written. `interval`: when the operating system has it; it
+        /// survives any crash of the gateway. `strict`: when the disk has it; it survives a power
+        /// failure.
+        pub durability: Durability = section.choice(key, Durability::Interval, &DURABILITY);
+        /// With `interval`: time between two syncs to the disk.
+        pub sync: Duration = section.duration(key, secs(1), MILLISECOND);
+        /// Size of the records of calls that wait to be written, and of those that are written but
+        /// not synced. Each caller has its share. Records that no caller waits for have a quarter
+        /// beside it.
+        // The minimum holds four records of the maximum length.
+        pub buffer: usize = section.size(key, 16 << 20, 64 << 10..=1 << 30);
+        /// The part of `buffer` that the records of one caller may take while others want room.
+        field pub share: Share = share;
+        /// When the log cannot be written: `refuse` refuses calls, `degrade` serves them and
+        /// records how many records are missing.
+        pub on_failure: OnAuditFailure = section.choice(key, OnAuditFailure::Refuse, &ON_FAILURE);
+        /// A record that waits longer counts as not written.
+        pub timeout: Duration = section.duration(key, secs(5), MILLISECOND);
+        /// Whether lists are recorded, too.
+        pub list: bool = section.flag(key, true);
+        /// Secret from which all keys of the log are derived, 32 bytes in base64. While the
+        /// variable is not set, a key is generated in `audit.key` beside the file.
+        #[default = {"env":"PROMPTGATE_AUDIT_KEY"}]
+        key: Option<AuditKey> = configured_key(section, key);
+        /// File of the generated key, which is used if no key is configured.
+        field key_file: PathBuf = section.beside(KEY_FILE);
+        /// Checkpoints, each of which signs all records before it.
+        let checkpoint: (u64, Duration) = checkpoint(section.section(key));
+        /// Number of records after which a checkpoint is signed.
+        field pub checkpoint_records: u64 = checkpoint.0;
+        /// Time after which a checkpoint is signed.
+        field pub checkpoint_every: Duration = checkpoint.1;
+        /// Size at which a new segment is started, an eighth of `keep_size` at most.
+        pub segment_size: u64 = section.size(key, 64 << 20, 4 << 10..=1 << 40) as u64;
+        /// Age at which a new segment is started.
+        pub segment_age: Duration = section.duration(key, DAY, MILLISECOND);
+        /// Size of all segments as they are stored: closed ones are compressed.
+        pub keep_size: u64 = section.size(key, 10 << 30, 64 << 10..=1 << 50) as u64;
+        /// Age at which closed segments leave, whatever room there is; ten minutes later, since a
+        /// clock may be set wrong for a moment.
+        pub keep_for: Duration = section.duration(key, 400 * DAY, DAY);
+        /// At `keep_size`: `remove` removes the oldest closed segments, each with a signed record;
+        /// `refuse` writes nothing more, so that `on_failure` applies.
+        pub on_full: OnAuditFull = section.choice(key, OnAuditFull::Remove, &ON_FULL);
+        /// Interval in which the gateway verifies what was written since the last time, and a
+        /// thirtieth of the rest, slowly.
+        pub verify_every: Duration = section.duration(key, DAY, MILLISECOND);
+        /// Patterns of public names: prompts whose argument values may be written in plain text.
+        #[default = []] #[example = ["library__*"]]
+        pub raw_arguments: Vec<Glob> = globs(section, key).unwrap_or_default();
+    }
 }
 
 /// The point at which a record counts as written.
@@ -80,7 +98,16 @@ pub enum OnAuditFailure {
     Degrade,
 }
 
-const DAY: Duration = Duration::from_secs(86_400);
+const DURABILITY: [(&str, Durability); 2] =
+    [("interval", Durability::Interval), ("strict", Durability::Strict)];
+
+const ON_FAILURE: [(&str, OnAuditFailure); 2] =
+    [("refuse", OnAuditFailure::Refuse), ("degrade", OnAuditFailure::Degrade)];
+
+const ON_FULL: [(&str, OnAuditFull); 2] =
+    [("remove", OnAuditFull::Remove), ("refuse", OnAuditFull::Refuse)];
+
+const DAY: Duration = secs(86_400);
 
 /// Environment variable with the key, unless the file names another source.
 const KEY_VARIABLE: &str = "PROMPTGATE_AUDIT_KEY";
@@ -163,34 +190,6 @@ impl Audit {
 const KEY_RULE: &str =
     "is not base64 of exactly 32 bytes; generate a key with `openssl rand -base64 32`";
 
-/// The keys of `[audit]`.
-const KEYS: &str = r#"
-path: Directory of the log. `""` disables the log.
-durability: When a record counts as written. `interval`: when the operating system has it; it
-    survives any crash of the gateway. `strict`: when the disk has it; it survives a power failure.
-sync: With `interval`: time between two syncs to the disk.
-buffer: Size of the records of calls that wait to be written, and of those that are written but not
-    synced. Each caller has its share. Records that no caller waits for have a quarter beside it.
-on_failure: When the log cannot be written: `refuse` refuses calls, `degrade` serves them and
-    records how many records are missing.
-timeout: A record that waits longer counts as not written.
-list: Whether lists are recorded, too.
-key = {"env":"PROMPTGATE_AUDIT_KEY"}: Secret from which all keys of the log are derived, 32 bytes in
-    base64. While the variable is not set, a key is generated in `audit.key` beside the file.
-checkpoint: Checkpoints, each of which signs all records before it.
-segment_size: Size at which a new segment is started, an eighth of `keep_size` at most.
-segment_age: Age at which a new segment is started.
-keep_size: Size of all segments as they are stored: closed ones are compressed.
-keep_for: Age at which closed segments leave, whatever room there is; ten minutes later, since a
-    clock may be set wrong for a moment.
-on_full: At `keep_size`: `remove` removes the oldest closed segments, each with a signed record;
-    `refuse` writes nothing more, so that `on_failure` applies.
-verify_every: Interval in which the gateway verifies what was written since the last time, and a
-    thirtieth of the rest, slowly.
-raw_arguments = [], such as ["library__*"]: Patterns of public names: prompts whose argument values
-    may be written in plain text.
-"#;
-
 /// Reads the folder of the log; `None` if the log is disabled.
 pub(super) fn path(section: &mut Section<'_>) -> Option<PathBuf> {
     section.file_or("path", "audit")
@@ -202,51 +201,30 @@ records: Records after which a checkpoint is signed.
 every: Time after which a checkpoint is signed.
 "#;
 
+/// Reads the number of records and the time after which a checkpoint is signed.
+fn checkpoint(mut section: Section<'_>) -> (u64, Duration) {
+    section.explain(CHECKPOINT_KEYS);
+    let records = section.count("records", 1_000, 1..=1_000_000) as u64;
+    let every = section.duration("every", secs(60), MILLISECOND);
+    section.finish();
+    (records, every)
+}
+
+fn configured_key(section: &mut Section<'_>, name: &'static str) -> Option<AuditKey> {
+    let text = section.secret_or_variable(name, KEY_VARIABLE)?;
+    let key = AuditKey::parse(text.expose());
+    if key.is_none() {
+        section.mistake(name, KEY_RULE);
+    }
+    key
+}
+
 /// Reads the table; `share` is that of `server.limits`. Returns `None` if `path` is `""`: the audit
 /// log is disabled.
 pub(super) fn read(mut section: Section<'_>, share: Share) -> Option<Audit> {
-    section.explain(KEYS);
-    let durability = [("interval", Durability::Interval), ("strict", Durability::Strict)];
-    let on_failure = [("refuse", OnAuditFailure::Refuse), ("degrade", OnAuditFailure::Degrade)];
-    let on_full = [("remove", OnAuditFull::Remove), ("refuse", OnAuditFull::Refuse)];
-    let path = path(&mut section);
-    let is_disabled = path.is_none();
-    let key = section.secret_or_variable("key", KEY_VARIABLE).and_then(|text| {
-        let key = AuditKey::parse(text.expose());
-        if key.is_none() {
-            section.mistake("key", KEY_RULE);
-        }
-        key
-    });
-    let mut checkpoint = section.section("checkpoint");
-    checkpoint.explain(CHECKPOINT_KEYS);
-    let checkpoint_records = checkpoint.count("records", 1_000, 1..=1_000_000) as u64;
-    let checkpoint_every = checkpoint.duration("every", Duration::from_secs(60), MILLISECOND);
-    checkpoint.finish();
-    let audit = Audit {
-        key_file: section.beside(KEY_FILE),
-        path: path.unwrap_or_else(|| section.beside("audit")),
-        durability: section.choice("durability", Durability::Interval, &durability),
-        sync: section.duration("sync", Duration::from_secs(1), MILLISECOND),
-        // The minimum holds four records of the maximum length.
-        buffer: section.size("buffer", 16 << 20, 64 << 10..=1 << 30),
-        share,
-        on_failure: section.choice("on_failure", OnAuditFailure::Refuse, &on_failure),
-        timeout: section.duration("timeout", Duration::from_secs(5), MILLISECOND),
-        list: section.flag("list", true),
-        key,
-        checkpoint_records,
-        checkpoint_every,
-        segment_size: section.size("segment_size", 64 << 20, 4 << 10..=1 << 40) as u64,
-        segment_age: section.duration("segment_age", Duration::from_secs(86_400), MILLISECOND),
-        keep_size: section.size("keep_size", 10 << 30, 64 << 10..=1 << 50) as u64,
-        keep_for: section.duration("keep_for", 400 * DAY, DAY),
-        on_full: section.choice("on_full", OnAuditFull::Remove, &on_full),
-        verify_every: section.duration("verify_every", DAY, MILLISECOND),
-        raw_arguments: globs(&mut section, "raw_arguments").unwrap_or_default(),
-    };
+    let audit = Audit::read_keys(&mut section, share);
     section.finish();
-    (!is_disabled).then_some(audit)
+    audit
 }
 
 #[cfg(test)]

@@ -6,30 +6,59 @@ use std::time::Duration;
 use url::Url;
 
 use super::Secret;
-use super::reader::{MILLISECOND, Section};
+use super::reader::{MILLISECOND, Section, optional, table};
 use super::tls::certificate_authorities;
 
-/// How this replica works together with the others.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Cluster {
-    /// The servers to ask for the store, in the order of the file; at least one. Each may be the
-    /// store itself, a Sentinel, or a node of a Cluster; its answer to `HELLO` names its kind.
-    pub servers: Vec<StoreServer>,
-    /// `None`: no credential is sent.
-    pub credential: Option<StoreCredential>,
-    /// Certificates (PEM) that are trusted in addition to those of the system.
-    pub ca: Option<Arc<str>>,
-    /// The beginning of all keys and channels.
-    pub prefix: String,
-    /// Longest time of one operation.
-    pub timeout: Duration,
-    pub on_missing: OnMissing,
-    pub on_failure: OnStoreFailure,
-    pub limits: SharedLimits,
-    /// Largest message for another replica, in bytes.
-    pub relay_size: usize,
-    /// The name of this replica; `None`: the host name and a random part.
-    pub replica: Option<String>,
+table! {
+    /// How this replica works together with the others.
+    #[derive(Clone, Debug, Eq, PartialEq)]
+    pub struct Cluster(section, key) {
+        /// URL of a Redis or Valkey server, with `rediss` for TLS, or a list for Sentinel and
+        /// Cluster. `""`: the replica stands alone. Needs `server.seal_key`.
+        #[default = ""] #[example = "redis://10.0.0.7:6379"]
+        let store: Vec<String> = section.text_or_texts(key);
+        /// The servers to ask for the store, in the order of the file; at least one. Each may be
+        /// the store itself, a Sentinel, or a node of a Cluster; its answer to `HELLO` names its
+        /// kind.
+        field pub servers: Vec<StoreServer> = servers(section, &store);
+        /// User at the store. `""`: the user `default`.
+        let username: String = section.text(key, "");
+        /// Password at the store.
+        let password: Option<Secret> = section.secret(key);
+        /// `None`: no credential is sent.
+        field pub credential: Option<StoreCredential> = credential(section, username, password);
+        /// PEM file of certificates that are trusted beside those of the system.
+        #[default = ""] #[example = "store-ca.pem"]
+        pub ca: Option<Arc<str>> = certificate_authorities(section);
+        /// Begins all keys and channels. Gateways that share a server need different prefixes or
+        /// databases.
+        #[default = "promptgate:"]
+        pub prefix: String =
+            section.parsed(key, PREFIX_RULE, prefix).unwrap_or_else(|| "promptgate:".to_owned());
+        /// Longest time of one operation. It must be longer than a round trip to the store.
+        pub timeout: Duration = section.duration(key, Duration::from_millis(50), MILLISECOND);
+        /// The store cannot be reached at the start: `alone` starts without it, `refuse` does not
+        /// start.
+        pub on_missing: OnMissing = section.choice(key, OnMissing::Alone, &ON_MISSING);
+        /// The store cannot be reached later: `local` counts with the share of this replica,
+        /// `refuse` refuses requests that a limit counts after authentication (503
+        /// `cluster_unavailable`).
+        pub on_failure: OnStoreFailure = section.choice(key, OnStoreFailure::Local, &ON_FAILURE);
+        /// `exact`: the store counts each request. `leased`: a replica takes a part ahead, for busy
+        /// limits.
+        let limits: bool = section.choice(key, false, &[("exact", false), ("leased", true)]);
+        /// With `leased`: time for which the part is valid.
+        let lease: Duration = section.duration(key, Duration::from_millis(100), MILLISECOND);
+        field pub limits: SharedLimits =
+            if limits { SharedLimits::Leased { lease } } else { SharedLimits::Exact };
+        /// Largest message for another replica.
+        pub relay_size: usize = section.size(key, 1 << 20, 1 << 10..=16 << 20);
+        /// Name of the replica in `status` and logs. `""`: the host name and a random part. Set it
+        /// in the environment.
+        #[default = ""] #[example = "gate-1"]
+        pub replica: Option<String> =
+            section.parsed(key, NAME_RULE, |text| optional(text, name)).flatten();
+    }
 }
 
 /// One address of `cluster.store`.
@@ -79,6 +108,12 @@ pub enum SharedLimits {
     Leased { lease: Duration },
 }
 
+const ON_MISSING: [(&str, OnMissing); 2] =
+    [("alone", OnMissing::Alone), ("refuse", OnMissing::Refuse)];
+
+const ON_FAILURE: [(&str, OnStoreFailure); 2] =
+    [("local", OnStoreFailure::Local), ("refuse", OnStoreFailure::Refuse)];
+
 const ADDRESS_RULE: &str = "the URL of a Redis or Valkey server, such as \"redis://10.0.0.7:6379\", or rediss:// \
     for TLS, without user and password; a list of them for Sentinel or Cluster";
 
@@ -86,62 +121,9 @@ const PREFIX_RULE: &str = "1 to 64 visible ASCII characters without { and }";
 
 const NAME_RULE: &str = "\"\" or 1 to 64 visible ASCII characters";
 
-/// The keys of `[cluster]`.
-const KEYS: &str = r#"
-store = "", such as "redis://10.0.0.7:6379": URL of a Redis or Valkey server, with `rediss` for TLS,
-    or a list for Sentinel and Cluster. `""`: the replica stands alone. Needs `server.seal_key`.
-username: User at the store. `""`: the user `default`.
-password: Password at the store.
-ca = "", such as "store-ca.pem": PEM file of certificates that are trusted beside those of the
-    system.
-prefix = "promptgate:": Begins all keys and channels. Gateways that share a server need different
-    prefixes or databases.
-timeout: Longest time of one operation. It must be longer than a round trip to the store.
-on_missing: The store cannot be reached at the start: `alone` starts without it, `refuse` does not
-    start.
-on_failure: The store cannot be reached later: `local` counts with the share of this replica,
-    `refuse` refuses requests that a limit counts after authentication (503 `cluster_unavailable`).
-limits: `exact`: the store counts each request. `leased`: a replica takes a part ahead, for busy
-    limits.
-lease: With `leased`: time for which the part is valid.
-relay_size: Largest message for another replica.
-replica = "", such as "gate-1": Name of the replica in `status` and logs. `""`: the host name and a
-    random part. Set it in the environment.
-"#;
-
 /// Returns `None` if `store` is `""`. `has_seal_key`: whether `server.seal_key` is configured.
 pub(super) fn read(mut section: Section<'_>, has_seal_key: bool) -> Option<Cluster> {
-    section.explain(KEYS);
-    let urls = section.text_or_texts("store");
-    let servers: Vec<_> =
-        urls.iter().filter(|url| !url.is_empty()).map(|url| server(url)).collect();
-    if servers.iter().any(Option::is_none) {
-        section.mistake("store", format!("must be {ADDRESS_RULE}"));
-    }
-    let is_visible = |text: &str| {
-        (1..=64).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
-    };
-    let is_prefix = |text: &str| is_visible(text) && !text.contains(['{', '}']);
-    let prefix =
-        section.parsed("prefix", PREFIX_RULE, |text| is_prefix(text).then(|| text.to_owned()));
-    let name = |text: &str| (text.is_empty() || is_visible(text)).then(|| text.to_owned());
-    let replica = section.parsed("replica", NAME_RULE, name);
-    let on_missing = [("alone", OnMissing::Alone), ("refuse", OnMissing::Refuse)];
-    let on_failure = [("local", OnStoreFailure::Local), ("refuse", OnStoreFailure::Refuse)];
-    let lease = section.duration("lease", Duration::from_millis(100), MILLISECOND);
-    let limits = [("exact", SharedLimits::Exact), ("leased", SharedLimits::Leased { lease })];
-    let cluster = Cluster {
-        servers: servers.into_iter().flatten().collect(),
-        credential: credential(&mut section),
-        ca: certificate_authorities(&mut section),
-        prefix: prefix.unwrap_or_else(|| "promptgate:".to_owned()),
-        timeout: section.duration("timeout", Duration::from_millis(50), MILLISECOND),
-        on_missing: section.choice("on_missing", OnMissing::Alone, &on_missing),
-        on_failure: section.choice("on_failure", OnStoreFailure::Local, &on_failure),
-        limits: section.choice("limits", SharedLimits::Exact, &limits),
-        relay_size: section.size("relay_size", 1 << 20, 1 << 10..=16 << 20),
-        replica: replica.filter(|name| !name.is_empty()),
-    };
+    let cluster = Cluster::read_keys(&mut section);
     let is_used = !cluster.servers.is_empty();
     if is_used && !has_seal_key {
         section.mistake(
@@ -154,13 +136,38 @@ pub(super) fn read(mut section: Section<'_>, has_seal_key: bool) -> Option<Clust
     is_used.then_some(cluster)
 }
 
-fn credential(section: &mut Section<'_>) -> Option<StoreCredential> {
-    let username = Some(section.text("username", "")).filter(|name| !name.is_empty());
-    let password = section.secret("password").filter(|password| !password.expose().is_empty());
+fn servers(section: &mut Section<'_>, urls: &[String]) -> Vec<StoreServer> {
+    let servers: Vec<_> =
+        urls.iter().filter(|url| !url.is_empty()).map(|url| server(url)).collect();
+    if servers.iter().any(Option::is_none) {
+        section.mistake("store", format!("must be {ADDRESS_RULE}"));
+    }
+    servers.into_iter().flatten().collect()
+}
+
+fn credential(
+    section: &Section<'_>,
+    username: String,
+    password: Option<Secret>,
+) -> Option<StoreCredential> {
+    let username = Some(username).filter(|name| !name.is_empty());
+    let password = password.filter(|password| !password.expose().is_empty());
     if username.is_some() && password.is_none() && !section.is_rejected("password") {
         section.mistake("password", "is required with cluster.username: set it to a secret");
     }
     Some(StoreCredential { username, password: password? })
+}
+
+fn is_visible(text: &str) -> bool {
+    (1..=64).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
+}
+
+fn prefix(text: &str) -> Option<String> {
+    (is_visible(text) && !text.contains(['{', '}'])).then(|| text.to_owned())
+}
+
+fn name(text: &str) -> Option<String> {
+    is_visible(text).then(|| text.to_owned())
 }
 
 fn server(text: &str) -> Option<StoreServer> {

@@ -6,36 +6,50 @@ use http::Uri;
 use jsonwebtoken::Algorithm;
 
 use super::net::Proxies;
-use super::reader::{Section, optional};
+use super::reader::{MILLISECOND, Section, optional, secs, table};
 use domain::address_policy::is_loopback;
 
-/// The issuer of accepted tokens, and the checks of a token.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Jwt {
-    /// `iss` of the tokens and of the issuer's metadata, compared as URIs (RFC 3986, section
-    /// 6.2.3).
-    pub issuer: String,
-    /// Accepted `aud` values, beside the URI of the endpoint that is called.
-    pub audience: Vec<String>,
-    /// URL of the keys (JWKS). `None`: from the issuer's metadata.
-    pub jwks_url: Option<Uri>,
-    /// Accepted signature algorithms.
-    pub algorithms: Vec<Algorithm>,
-    /// Accepted types of tokens (header `typ`); an empty text stands for a token without one.
-    pub typ: Vec<String>,
-    /// Name of the claim with the caller's groups.
-    pub groups_claim: String,
-    /// Scopes that every call needs.
-    pub scopes: Vec<String>,
-    /// Accepted clock skew.
-    pub leeway: Duration,
-    /// Age at which the keys are fetched again.
-    pub refresh: Duration,
-    /// Time after `refresh` in which old keys are still used while fetching fails.
-    pub max_stale: Duration,
-    /// Minimum time between two fetches, where a token with an unknown key id triggers one.
-    pub cooldown: Duration,
-    pub proxies: Proxies,
+table! {
+    /// The issuer of accepted tokens, and the checks of a token.
+    #[derive(Clone, Debug, Eq, PartialEq)]
+    pub struct Jwt(section, key, proxies: &Proxies) {
+        /// `iss` of the tokens; a slash behind a bare host does not count. Its metadata (OAuth or
+        /// OpenID Connect discovery) gives the URL of its keys.
+        #[example = "https://id.example.com/"]
+        pub issuer: String = issuer(section, key).unwrap_or_default();
+        /// Accepted `aud` values, beside the URI of the endpoint: `server.public_url`, and for a
+        /// view the path `/NAME` below it.
+        #[default = []] #[example = ["promptgate"]]
+        pub audience: Vec<String> = section.texts(key);
+        /// URL of the keys (JWKS). If it is set, no metadata is fetched.
+        #[default = ""] #[example = "https://id.example.com/keys"]
+        pub jwks_url: Option<Uri> = jwks_url(section, key);
+        /// Accepted signature algorithms.
+        #[default = ["RS256", "ES256", "EdDSA"]]
+        pub algorithms: Vec<Algorithm> = algorithms(section, key);
+        /// Accepted types of tokens (header `typ`), compared as media types. `""` accepts a token
+        /// without one; `["at+jwt"]` accepts access tokens of RFC 9068 alone. A token that is bound
+        /// to a key (claim `cnf`) is refused, since its proof is not checked here.
+        #[default = ["at+jwt", "JWT", ""]]
+        pub typ: Vec<String> = types(section, key);
+        /// Claim with the caller's groups: a list of strings, or one string.
+        pub groups_claim: String = section.text(key, "groups");
+        /// Scopes that every call needs. A token that lacks one gets 403, with all scopes in the
+        /// challenge.
+        #[default = []] #[example = ["prompts"]]
+        pub scopes: Vec<String> = section.texts(key);
+        /// Allowed clock skew, at most `"5m"`.
+        pub leeway: Duration = section.duration(key, secs(30), Duration::ZERO);
+        /// Age at which the keys are fetched again.
+        pub refresh: Duration = section.duration(key, secs(600), secs(1));
+        /// A token with an unknown key id has the keys fetched at once, but not before this time
+        /// has passed since the last fetch.
+        pub cooldown: Duration = section.duration(key, secs(30), MILLISECOND);
+        /// Time after `refresh` in which old keys are still used while fetching fails. Then
+        /// requests with tokens get 503.
+        pub max_stale: Duration = section.duration(key, secs(3600), Duration::ZERO);
+        field pub proxies: Proxies = proxies.clone();
+    }
 }
 
 /// The signature algorithms. All are asymmetric, and each uses one kind of key: a public key, which
@@ -52,65 +66,12 @@ pub(super) const ALGORITHMS: [(&str, Algorithm); 9] = [
     ("EdDSA", Algorithm::EdDSA),
 ];
 
-/// The keys of `[auth.jwt]`.
-const KEYS: &str = r#"
-issuer, such as "https://id.example.com/": `iss` of the tokens; a slash behind a bare host does not count. Its
-    metadata (OAuth or OpenID Connect discovery) gives the URL of its keys.
-audience = [], such as ["promptgate"]: Accepted `aud` values, beside the URI of the endpoint:
-    `server.public_url`, and for a view the path `/NAME` below it.
-jwks_url = "", such as "https://id.example.com/keys": URL of the keys (JWKS). If it is set, no
-    metadata is fetched.
-algorithms = ["RS256", "ES256", "EdDSA"]: Accepted signature algorithms.
-typ = ["at+jwt", "JWT", ""]: Accepted types of tokens (header `typ`), compared as media types. `""`
-    accepts a token without one; `["at+jwt"]` accepts access tokens of RFC 9068 alone. A token that
-    is bound to a key (claim `cnf`) is refused, since its proof is not checked here.
-groups_claim: Claim with the caller's groups: a list of strings, or one string.
-scopes = [], such as ["prompts"]: Scopes that every call needs. A token that lacks one gets 403,
-    with all scopes in the challenge.
-leeway: Allowed clock skew, at most `"5m"`.
-refresh: Age at which the keys are fetched again.
-cooldown: A token with an unknown key id has the keys fetched at once, but not before this time has
-    passed since the last fetch.
-max_stale: Time after `refresh` in which old keys are still used while fetching fails. Then requests
-    with tokens get 503.
-"#;
-
 pub(super) fn read(section: &mut Section<'_>, proxies: &Proxies) -> Option<Jwt> {
     if !section.has("jwt") {
         return None;
     }
     let mut section = section.section("jwt");
-    section.explain(KEYS);
-    let issuer = section.required("issuer", URL_RULE, |text| url(text).map(|_| text.to_owned()));
-    let rule = format!("\"\" or {URL_RULE}");
-    let jwks_url = section.parsed("jwks_url", &rule, |text| optional(text, url));
-    let mut algorithms = section.choices("algorithms", &ALGORITHMS);
-    if !section.was_read("algorithms") {
-        algorithms = vec![Algorithm::RS256, Algorithm::ES256, Algorithm::EdDSA];
-    } else if algorithms.is_empty() {
-        section.mistake("algorithms", "must list at least one algorithm, such as \"ES256\"");
-    }
-    let mut typ = section.texts("typ");
-    if !section.was_read("typ") {
-        typ = ["at+jwt", "JWT", ""].map(str::to_owned).to_vec();
-    } else if typ.is_empty() {
-        section.mistake("typ", "must list at least one type, such as \"at+jwt\"");
-    }
-    let secs = Duration::from_secs;
-    let jwt = Jwt {
-        issuer: issuer.unwrap_or_default(),
-        audience: section.texts("audience"),
-        jwks_url: jwks_url.flatten(),
-        algorithms,
-        typ,
-        groups_claim: section.text("groups_claim", "groups"),
-        scopes: section.texts("scopes"),
-        leeway: section.duration("leeway", secs(30), Duration::ZERO),
-        refresh: section.duration("refresh", secs(600), secs(1)),
-        max_stale: section.duration("max_stale", secs(3600), Duration::ZERO),
-        cooldown: section.duration("cooldown", secs(30), Duration::from_millis(1)),
-        proxies: proxies.clone(),
-    };
+    let jwt = Jwt::read_keys(&mut section, proxies);
     if jwt.audience.iter().any(String::is_empty) {
         let message = "must not contain an empty string: such a token is for no particular service";
         section.mistake("audience", message);
@@ -128,6 +89,37 @@ pub(super) fn read(section: &mut Section<'_>, proxies: &Proxies) -> Option<Jwt> 
     }
     section.finish();
     Some(jwt)
+}
+
+fn issuer(section: &mut Section<'_>, key: &'static str) -> Option<String> {
+    section.required(key, URL_RULE, |text| url(text).map(|_| text.to_owned()))
+}
+
+fn jwks_url(section: &mut Section<'_>, key: &'static str) -> Option<Uri> {
+    let rule = format!("\"\" or {URL_RULE}");
+    section.parsed(key, &rule, |text| optional(text, url)).flatten()
+}
+
+fn algorithms(section: &mut Section<'_>, key: &'static str) -> Vec<Algorithm> {
+    let algorithms = section.choices(key, &ALGORITHMS);
+    if !section.was_read(key) {
+        return vec![Algorithm::RS256, Algorithm::ES256, Algorithm::EdDSA];
+    }
+    if algorithms.is_empty() {
+        section.mistake(key, "must list at least one algorithm, such as \"ES256\"");
+    }
+    algorithms
+}
+
+fn types(section: &mut Section<'_>, key: &'static str) -> Vec<String> {
+    let types = section.texts(key);
+    if !section.was_read(key) {
+        return ["at+jwt", "JWT", ""].map(str::to_owned).to_vec();
+    }
+    if types.is_empty() {
+        section.mistake(key, "must list at least one type, such as \"at+jwt\"");
+    }
+    types
 }
 
 /// The URLs that [`url()`] accepts, for mistakes.

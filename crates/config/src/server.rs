@@ -7,101 +7,157 @@ use http::Uri;
 
 use super::auth::Auth;
 use super::exposure::{self, Exposure};
-use super::reader::{MILLISECOND, Section, optional};
+use super::reader::{MILLISECOND, Section, optional, secs, table};
 use super::tls::Tls;
 use base::seal::SealKeys;
 use domain::fair_share::Share;
 
-/// The downstream side: listener, endpoint and limits.
-#[derive(Clone, Debug)]
-pub struct Server {
-    pub listen: SocketAddr,
-    /// Whether the gateway may listen beyond loopback without authentication.
-    pub insecure: bool,
-    /// Path of the main endpoint: `/…`, without a slash at the end.
-    pub path: String,
-    /// Path of the stream of HTTP+SSE (MCP 2024-11-05, transports). `None`: not served.
-    pub sse_path: Option<String>,
-    /// URL under which clients reach the endpoint. Its host and its origin are allowed.
-    pub public_url: Option<Uri>,
-    /// Canonical URI of the endpoint (RFC 8707), without a slash at the end: `public_url`, or else
-    /// the URL of the listen address. The URI of a view is a path below it.
-    pub resource: String,
-    /// Accepted hosts beside loopback names: lower case, with or without a port.
-    pub allowed_hosts: Vec<String>,
-    /// Accepted origins beside loopback origins, as browsers send them in `Origin`.
-    pub allowed_origins: Vec<String>,
-    /// Peers whose `X-Forwarded-For` is trusted.
-    pub trusted_proxies: Vec<IpAddr>,
-    /// `None`: plain HTTP.
-    pub tls: Option<Tls>,
-    /// Whether the file itself says that there is no certificate (`server.tls` is given, and
-    /// empty).
-    pub is_plain_by_choice: bool,
-    /// `None`: a random key for this process; sealed tokens end with it.
-    pub seal_keys: Option<SealKeys>,
-    /// `instructions` of `initialize` and `server/discover`.
-    pub instructions: Option<String>,
-    /// `serverInfo.name`.
-    pub name: String,
-    /// Whether clients that ask for tools or resources get empty lists instead of an error.
-    pub empty_lists: bool,
-    /// The exposure of the main endpoint, and of views that do not set it.
-    pub exposure: Exposure,
-    pub limits: Limits,
+table! {
+    /// The downstream side: listener, endpoint and limits.
+    #[derive(Clone, Debug)]
+    pub struct Server(section, key, tls: Option<Tls>) {
+        /// Address and port of the endpoint. Beyond loopback the gateway starts only with
+        /// authentication or `insecure`, and with `[auth.jwt]` only with `public_url`.
+        #[default = "127.0.0.1:8080"]
+        pub listen: SocketAddr = listen(section);
+        /// Path of the MCP endpoint: Streamable HTTP, all revisions.
+        #[default = "/mcp"]
+        pub path: String = main_path(section);
+        /// Path of the older transport, HTTP+SSE of 2024-11-05. `""` disables it. Each message that
+        /// is posted has a credential of its own.
+        #[default = "/sse"]
+        pub sse_path: Option<String> = sse_path(section, key);
+        /// URL of the endpoint as clients reach it, with its path. Its host and its origin are
+        /// allowed.
+        #[default = ""] #[example = "https://prompts.example.com/mcp"]
+        pub public_url: Option<Uri> =
+            section.parsed(key, PUBLIC_URL_RULE, |text| optional(text, url)).flatten();
+        /// Canonical URI of the endpoint (RFC 8707), without a slash at the end: `public_url`, or
+        /// else the URL of the listen address. The URI of a view is a path below it.
+        field pub resource: String = match &public_url {
+            Some(url) => url.to_string().trim_end_matches('/').to_owned(),
+            None => format!("{}://{listen}{path}", scheme(tls.is_some())),
+        };
+        /// Names that are accepted in `Host`, beside loopback names, the listen address and the
+        /// host of `public_url`. A name with a port allows only that port. Other hosts get 403.
+        #[default = []] #[example = ["prompts.example.com"]]
+        pub allowed_hosts: Vec<String> = hosts(section);
+        /// Origins of web pages that may call the gateway, beside loopback origins and the origin
+        /// of `public_url`. They get CORS headers. Any other `Origin` gets 403.
+        #[default = []] #[example = ["https://app.example.com"]]
+        pub allowed_origins: Vec<String> = origins(section);
+        /// IP addresses of the reverse proxies in front of the gateway. Only their
+        /// `X-Forwarded-For` is read, from the right: the first address that is not a trusted proxy
+        /// is the client's. A hop that cannot be read ends the search at the proxy behind it.
+        #[default = []] #[example = ["10.0.0.5"]]
+        pub trusted_proxies: Vec<IpAddr> = proxies(section);
+        /// `true` serves beyond loopback without authentication, such as behind a proxy that
+        /// authenticates.
+        pub insecure: bool = section.flag(key, false);
+        /// Whether the file itself says that there is no certificate (`server.tls` is given, and
+        /// empty).
+        field pub is_plain_by_choice: bool = tls.is_none() && section.was_read("tls");
+        /// The gateway's certificate. With `cert` and `key` it speaks TLS 1.2 and 1.3, and no plain
+        /// HTTP. The files are polled every second. Open connections keep their certificates, and
+        /// files that cannot be used leave the previous ones in use, with a warning.
+        // `None`: plain HTTP.
+        pub tls: Option<Tls> = tls;
+        /// 32 bytes in base64, or several keys separated by commas: the first one seals, all open
+        /// (rotation). With a key, sessions, cursors and request states survive a restart and are
+        /// valid at every replica. While the variable is not set, a random key is used, with a
+        /// warning.
+        #[default = {"env":"PROMPTGATE_SEAL_KEY"}]
+        let seal_key: Option<SealKeys> = seal_keys(section);
+        /// `None`: a random key for this process; sealed tokens end with it.
+        field pub seal_keys: Option<SealKeys> = seal_key;
+        /// Instructions for clients, in `initialize` and `server/discover`.
+        #[example = "Prompts of the support team."]
+        pub instructions: Option<String> = section.given_text(key);
+        /// Name of the server for clients, `serverInfo.name`.
+        pub name: String = section.text(key, "promptgate");
+        /// `true` answers `tools/list`, `resources/list` and `resources/templates/list` with empty
+        /// lists and declares `tools`, because several hosts ask every server for them and give up
+        /// on an error. `false` answers −32601.
+        pub empty_lists: bool = section.flag(key, true);
+        /// Bounds of one client and of all clients together.
+        pub limits: Limits = limits(section.section(key));
+        /// The exposure of the main endpoint, and of views that do not set it.
+        field pub exposure: Exposure = exposure::read(section, &Exposure::default());
+    }
 }
 
-/// Bounds of one client and of all clients together: the keys of `[server.limits]`, and beside them
-/// constants that the admin side and tests set to other values.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Limits {
-    /// Open connections.
-    pub connections: usize,
-    /// Time from accept to the first byte.
-    pub first_byte: Duration,
-    /// Time from accept to the end of the TLS handshake.
-    pub tls_handshake: Duration,
-    /// Time from the first byte of a request to the end of its head.
-    pub head: Duration,
-    /// Time from the end of the head to the end of the body.
-    pub body: Duration,
-    /// Size of a request body, in bytes.
-    pub body_size: usize,
-    /// Idle time between two requests on one connection.
-    pub idle: Duration,
-    /// Requests in flight, over all callers.
-    pub in_flight: usize,
-    /// Memory for request bodies, and for results until they are sent, in bytes. Each body counts
-    /// twice: as it arrives, and as the message made of it.
-    pub in_flight_bytes: usize,
-    /// Open notification streams.
-    pub streams: usize,
-    /// Open notification streams of one authenticated caller.
-    pub streams_per_caller: usize,
-    /// Lifetime of a legacy GET stream or an HTTP+SSE stream; zero is no limit.
-    pub stream_lifetime: Duration,
-    /// Time until a response becomes an event stream, and interval of comments on a silent stream.
-    pub keep_alive: Duration,
-    /// Concurrent streams of one HTTP/2 connection.
-    pub h2_streams: usize,
-    /// Age of a legacy session.
-    pub session_lifetime: Duration,
-    /// Terminated sessions that are remembered.
-    pub terminated_sessions: usize,
-    /// Deadline of a call. The time in which a user answers does not count.
-    pub request: Duration,
-    /// Time for the client to answer one server request, such as an elicitation.
-    pub server_request_timeout: Duration,
-    /// The part of each shared bound that one caller, or one address while the caller is not known,
-    /// may hold while others want room.
-    pub share: Share,
-    /// The least rate of an upload, in bytes per second, over each window of five seconds; 0 is no
-    /// limit.
-    pub body_rate: usize,
-    /// First step of the drain: time in which new connections are still accepted.
-    pub pre_drain: Duration,
-    /// Second step of the drain: time for requests in flight to complete.
-    pub grace: Duration,
+table! {
+    /// Bounds of one client and of all clients together: the keys of `[server.limits]`, and beside
+    /// them constants that the admin side and tests set to other values.
+    #[derive(Clone, Debug, Eq, PartialEq)]
+    pub struct Limits(section, key) {
+        /// Open connections, never more than half of the open-file limit. At the bound, an idle
+        /// connection of the address that has most is closed for an address within its share. An
+        /// address beyond its share gives up an idle one of its own, or the new one is closed.
+        pub connections: usize = section.count(key, 16_384, 1..=1_000_000);
+        /// Time from accept to the first byte. A client speaks first: one that sends nothing for so
+        /// long holds a connection for nothing.
+        field pub first_byte: Duration = secs(5);
+        /// Time from accept to the end of the TLS handshake: two round trips and a signature, on a
+        /// bad network.
+        field pub tls_handshake: Duration = secs(5);
+        /// Time from the first byte of a request to the end of its head, which is one write of a
+        /// client. Also the interval of HTTP/2 pings, and the time for an answer.
+        field pub head: Duration = secs(10);
+        /// Time for a request body to arrive. Beyond it: 408.
+        pub body: Duration = section.duration(key, secs(30), MILLISECOND);
+        /// Size of a request body. Beyond it: 413.
+        pub body_size: usize = section.size(key, 4 << 20, 1 << 10..=1 << 30);
+        /// Idle time between two requests on a connection, after which it is closed.
+        pub idle: Duration = section.duration(key, secs(75), MILLISECOND);
+        /// Requests in flight, over all callers. Beyond it: 503 with `Retry-After`. Calls that wait
+        /// for a user's answer move to a second pool of the same size.
+        pub in_flight: usize = section.count(key, 4_096, 1..=1_000_000);
+        /// Memory for request bodies, at least twice `body_size`, and for results until the client
+        /// has taken them. At most a quarter of the memory limit (cgroup) of the process. Beyond
+        /// it: 503 with `Retry-After`. Each body counts twice: as it arrives, and as what is kept
+        /// of it. Requests to upstreams may need the same amount again.
+        pub in_flight_bytes: usize = section.size(key, 256 << 20, 1 << 20..=1 << 40);
+        /// Open notification streams. For a new one, the stream without an event for longest of the
+        /// caller that has most is closed, once its calls in flight are answered; else 503 with
+        /// `Retry-After`.
+        pub streams: usize = section.count(key, 16_384, 1..=1_000_000);
+        /// Notification streams of one authenticated caller. Beyond it: 429 with `Retry-After`.
+        /// Callers without a credential have the `share` of their address alone.
+        pub streams_per_caller: usize = section.count(key, 1_000, 1..=1_000_000);
+        /// Lifetime of a legacy GET stream or of a stream at `sse_path`. It ends once its calls in
+        /// flight are answered, and the client opens another. `"0s"` is no limit.
+        pub stream_lifetime: Duration = section.duration(key, secs(3_600), Duration::ZERO);
+        /// Time until a response becomes an event stream, and interval of comments on a silent
+        /// stream. A client that reads nothing for twice this time is disconnected.
+        pub keep_alive: Duration = section.duration(key, secs(15), MILLISECOND);
+        /// Concurrent streams of one HTTP/2 connection: as many as RFC 9113 (section 6.5.2)
+        /// recommends at least.
+        field pub h2_streams: usize = 100;
+        /// Age of a legacy session. Then it is 404, and the client initializes again.
+        pub session_lifetime: Duration = section.duration(key, secs(2_592_000), secs(1));
+        /// Terminated sessions that are remembered (11 MB). A forgotten session would live again
+        /// until its token expires.
+        field pub terminated_sessions: usize = 100_000;
+        /// Deadline of one call, without the time in which a user answers. Beyond it: −32603
+        /// `upstream_timeout`.
+        pub request: Duration = section.duration(key, secs(60), MILLISECOND);
+        /// Time for the client to answer one server request, such as an elicitation. Then a legacy
+        /// upstream gets an error (−32603). A modern one gets `{"action":"cancel"}` for an
+        /// elicitation; for sampling or roots the call fails with `server_request_unanswered`.
+        pub server_request_timeout: Duration = section.duration(key, secs(300), MILLISECOND);
+        /// Part of each shared bound that one caller may hold while others want room. More than 0;
+        /// `1.0` switches shares off.
+        pub share: Share = Share::new(section.fraction(key, 0.25));
+        /// The least rate of an upload, in bytes per second, over each window of five seconds; 0 is
+        /// no limit. Slower than any network that a gateway is used over.
+        field pub body_rate: usize = 8 << 10;
+        /// First step of the drain: time after SIGTERM in which new connections are still accepted.
+        pub pre_drain: Duration = section.duration(key, secs(1), Duration::ZERO);
+        /// Second step of the drain: time for requests in flight to complete. Then they end with
+        /// `shutting_down`.
+        pub grace: Duration = section.duration(key, secs(30), Duration::ZERO);
+    }
 }
 
 impl Limits {
@@ -203,8 +259,11 @@ impl Server {
 /// Returns the URL of an endpoint at `path` of a gateway that listens at `addr`, as seen from this
 /// machine.
 pub(super) fn url_at(addr: SocketAddr, has_tls: bool, path: &str) -> String {
-    let scheme = if has_tls { "https" } else { "http" };
-    format!("{scheme}://{}{path}", from_here(addr))
+    format!("{}://{}{path}", scheme(has_tls), from_here(addr))
+}
+
+fn scheme(has_tls: bool) -> &'static str {
+    if has_tls { "https" } else { "http" }
 }
 
 /// Returns the address at which a listener can be reached from this machine: loopback where it
@@ -232,79 +291,20 @@ pub(super) fn main_path(section: &mut Section<'_>) -> String {
         .unwrap_or_else(|| "/mcp".to_owned())
 }
 
+fn sse_path(section: &mut Section<'_>, key: &'static str) -> Option<String> {
+    let rule = format!("\"\" or a path such as \"/sse\", {PATH_RULE}");
+    let parsed = section.parsed(key, &rule, |text| optional(text, path));
+    parsed.unwrap_or_else(|| Some("/sse".to_owned()))
+}
+
+const PUBLIC_URL_RULE: &str =
+    "\"\" or a URL with http or https, such as \"https://prompts.example.com/mcp\"";
+
 /// Environment variable with the seal keys, unless the file names another source. It may be unset.
 const SEAL_KEY_VARIABLE: &str = "PROMPTGATE_SEAL_KEY";
 
-/// The keys of `[server]`.
-const KEYS: &str = r#"
-listen = "127.0.0.1:8080": Address and port of the endpoint. Beyond loopback the gateway starts only
-    with authentication or `insecure`, and with `[auth.jwt]` only with `public_url`.
-path = "/mcp": Path of the MCP endpoint: Streamable HTTP, all revisions.
-sse_path = "/sse": Path of the older transport, HTTP+SSE of 2024-11-05. `""` disables it. Each
-    message that is posted has a credential of its own.
-public_url = "", such as "https://prompts.example.com/mcp": URL of the endpoint as clients reach it,
-    with its path. Its host and its origin are allowed.
-allowed_hosts = [], such as ["prompts.example.com"]: Names that are accepted in `Host`, beside
-    loopback names, the listen address and the host of `public_url`. A name with a port allows only
-    that port. Other hosts get 403.
-allowed_origins = [], such as ["https://app.example.com"]: Origins of web pages that may call the
-    gateway, beside loopback origins and the origin of `public_url`. They get CORS headers. Any
-    other `Origin` gets 403.
-trusted_proxies = [], such as ["10.0.0.5"]: IP addresses of the reverse proxies in front of the
-    gateway. Only their `X-Forwarded-For` is read, from the right: the first address that is not a
-    trusted proxy is the client's. A hop that cannot be read ends the search at the proxy behind it.
-insecure: `true` serves beyond loopback without authentication, such as behind a proxy that
-    authenticates.
-tls: The gateway's certificate. With `cert` and `key` it speaks TLS 1.2 and 1.3, and no plain HTTP.
-    The files are polled every second. Open connections keep their certificates, and files that
-    cannot be used leave the previous ones in use, with a warning.
-seal_key = {"env":"PROMPTGATE_SEAL_KEY"}: 32 bytes in base64, or several keys separated by commas:
-    the first one seals, all open (rotation). With a key, sessions, cursors and request states
-    survive a restart and are valid at every replica. While the variable is not set, a random key is
-    used, with a warning.
-instructions, such as "Prompts of the support team.": Instructions for clients, in `initialize` and
-    `server/discover`.
-name: Name of the server for clients, `serverInfo.name`.
-empty_lists: `true` answers `tools/list`, `resources/list` and `resources/templates/list` with empty
-    lists and declares `tools`, because several hosts ask every server for them and give up on an
-    error. `false` answers −32601.
-limits: Bounds of one client and of all clients together.
-"#;
-
 pub(super) fn read(mut section: Section<'_>, tls: Option<Tls>, auth: &Auth) -> Server {
-    section.explain(KEYS);
-    let is_plain_by_choice = tls.is_none() && section.was_read("tls");
-    let listen = listen(&mut section);
-    let insecure = section.flag("insecure", false);
-    let rule = format!("\"\" or a path such as \"/sse\", {PATH_RULE}");
-    let sse_path = section.parsed("sse_path", &rule, |text| optional(text, path));
-    let sse_path = sse_path.unwrap_or_else(|| Some("/sse".to_owned()));
-    let path = main_path(&mut section);
-    let rule = "\"\" or a URL with http or https, such as \"https://prompts.example.com/mcp\"";
-    let public_url = section.parsed("public_url", rule, |text| optional(text, url)).flatten();
-    let scheme = if tls.is_some() { "https" } else { "http" };
-    let server = Server {
-        listen,
-        insecure,
-        resource: public_url.as_ref().map_or_else(
-            || format!("{scheme}://{listen}{path}"),
-            |url| url.to_string().trim_end_matches('/').to_owned(),
-        ),
-        path,
-        public_url,
-        sse_path,
-        allowed_hosts: hosts(&mut section),
-        allowed_origins: origins(&mut section),
-        trusted_proxies: proxies(&mut section),
-        tls,
-        is_plain_by_choice,
-        seal_keys: seal_keys(&mut section),
-        instructions: section.optional_text("instructions").filter(|t| !t.is_empty()),
-        name: section.text("name", "promptgate"),
-        empty_lists: section.flag("empty_lists", true),
-        exposure: exposure::read(&mut section, &Exposure::default()),
-        limits: limits(section.section("limits")),
-    };
+    let server = Server::read_keys(&mut section, tls);
     for message in server.exposure(auth) {
         section.mistake("listen", message);
     }
@@ -315,98 +315,8 @@ pub(super) fn read(mut section: Section<'_>, tls: Option<Tls>, auth: &Auth) -> S
     server
 }
 
-/// A client speaks first: one that sends nothing for so long holds a connection for nothing.
-const FIRST_BYTE: Duration = Duration::from_secs(5);
-
-/// Two round trips and a signature, on a bad network.
-const TLS_HANDSHAKE: Duration = Duration::from_secs(5);
-
-/// A head is one write of a client. Also the interval of HTTP/2 pings, and the time for an answer.
-const HEAD: Duration = Duration::from_secs(10);
-
-/// As many as RFC 9113 (section 6.5.2) recommends at least.
-const H2_STREAMS: usize = 100;
-
-/// 11 MB. A forgotten session would live again until its token expires.
-const TERMINATED_SESSIONS: usize = 100_000;
-
-/// Slower than any network that a gateway is used over, in bytes per second.
-const BODY_RATE: usize = 8 << 10;
-
-/// The keys of `[server.limits]`.
-const LIMITS_KEYS: &str = r#"
-connections: Open connections, never more than half of the open-file limit. At the bound, an idle
-    connection of the address that has most is closed for an address within its share. An address
-    beyond its share gives up an idle one of its own, or the new one is closed.
-body: Time for a request body to arrive. Beyond it: 408.
-body_size: Size of a request body. Beyond it: 413.
-idle: Idle time between two requests on a connection, after which it is closed.
-in_flight: Requests in flight, over all callers. Beyond it: 503 with `Retry-After`. Calls that wait
-    for a user's answer move to a second pool of the same size.
-in_flight_bytes: Memory for request bodies, at least twice `body_size`, and for results until the
-    client has taken them. At most a quarter of the memory limit (cgroup) of the process. Beyond it:
-    503 with `Retry-After`. Each body counts twice: as it arrives, and as what is kept of it.
-    Requests to upstreams may need the same amount again.
-streams: Open notification streams. For a new one, the stream without an event for longest of the
-    caller that has most is closed, once its calls in flight are answered; else 503 with
-    `Retry-After`.
-streams_per_caller: Notification streams of one authenticated caller. Beyond it: 429 with
-    `Retry-After`. Callers without a credential have the `share` of their address alone.
-stream_lifetime: Lifetime of a legacy GET stream or of a stream at `sse_path`. It ends once its
-    calls in flight are answered, and the client opens another. `"0s"` is no limit.
-keep_alive: Time until a response becomes an event stream, and interval of comments on a silent
-    stream. A client that reads nothing for twice this time is disconnected.
-session_lifetime: Age of a legacy session. Then it is 404, and the client initializes again.
-request: Deadline of one call, without the time in which a user answers. Beyond it: −32603
-    `upstream_timeout`.
-server_request_timeout: Time for the client to answer one server request, such as an elicitation. Then a
-    legacy upstream gets an error (−32603). A modern one gets `{"action":"cancel"}` for an
-    elicitation; for sampling or roots the call fails with `server_request_unanswered`.
-share: Part of each shared bound that one caller may hold while others want room. More than 0; `1.0`
-    switches shares off.
-pre_drain: First step of the drain: time after SIGTERM in which new connections are still accepted.
-grace: Second step of the drain: time for requests in flight to complete. Then they end with
-    `shutting_down`.
-"#;
-
 fn limits(mut section: Section<'_>) -> Limits {
-    section.explain(LIMITS_KEYS);
-    let limits = Limits {
-        connections: section.count("connections", 16_384, 1..=1_000_000),
-        first_byte: FIRST_BYTE,
-        tls_handshake: TLS_HANDSHAKE,
-        head: HEAD,
-        body: section.duration("body", Duration::from_secs(30), MILLISECOND),
-        body_size: section.size("body_size", 4 << 20, 1 << 10..=1 << 30),
-        idle: section.duration("idle", Duration::from_secs(75), MILLISECOND),
-        in_flight: section.count("in_flight", 4_096, 1..=1_000_000),
-        in_flight_bytes: section.size("in_flight_bytes", 256 << 20, 1 << 20..=1 << 40),
-        streams: section.count("streams", 16_384, 1..=1_000_000),
-        streams_per_caller: section.count("streams_per_caller", 1_000, 1..=1_000_000),
-        stream_lifetime: section.duration(
-            "stream_lifetime",
-            Duration::from_secs(3_600),
-            Duration::ZERO,
-        ),
-        keep_alive: section.duration("keep_alive", Duration::from_secs(15), MILLISECOND),
-        h2_streams: H2_STREAMS,
-        session_lifetime: section.duration(
-            "session_lifetime",
-            Duration::from_secs(2_592_000),
-            Duration::from_secs(1),
-        ),
-        terminated_sessions: TERMINATED_SESSIONS,
-        request: section.duration("request", Duration::from_secs(60), MILLISECOND),
-        server_request_timeout: section.duration(
-            "server_request_timeout",
-            Duration::from_secs(300),
-            MILLISECOND,
-        ),
-        share: Share::new(section.fraction("share", 0.25)),
-        body_rate: BODY_RATE,
-        pre_drain: section.duration("pre_drain", Duration::from_secs(1), Duration::ZERO),
-        grace: section.duration("grace", Duration::from_secs(30), Duration::ZERO),
-    };
+    let limits = Limits::read_keys(&mut section);
     if limits.in_flight_bytes < 2 * limits.body_size {
         let message = "must be at least twice body_size: each body counts as it arrives, and as what \
                        is kept of it";
