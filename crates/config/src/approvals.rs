@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::lock::{Lock, LockStore, arguments_text};
-use super::reader::{MILLISECOND, Section};
+use super::reader::{MILLISECOND, Section, secs, table};
 use super::settings::{COMPARED_TWICE, MODES, OnChangedDefinition};
 use super::telemetry::TelemetrySettings;
 use super::upstream::UpstreamSettings;
@@ -13,33 +13,60 @@ use super::webhook::{self, Webhook};
 use domain::approval::{ApprovalKind, ApprovalState, Mode};
 use domain::name::UpstreamId;
 
-/// Approvals of all upstreams.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct ApprovalRules {
-    pub store: LockStore,
-    /// The lock file as it was read with the configuration; [`Lock::none`] while approvals are off.
-    pub lock: Arc<Lock>,
-    /// The mode of upstreams without their own.
-    pub mode: Mode,
-    /// Upstreams with their own mode.
-    pub modes: BTreeMap<UpstreamId, Mode>,
-    /// The keys that stand in the file, of `mode` and of those that say who may decide on what.
-    pub(crate) given: Vec<&'static str>,
-    /// Whether approved texts are served in the place of an upstream that is gone or offers others.
-    pub snapshot: bool,
-    /// Whether each decision needs a reason.
-    pub requires_reason: bool,
-    /// Whether two different people must approve.
-    pub needs_two: bool,
-    /// Whether prompts whose texts are not known may be approved.
-    pub allows_unseen: bool,
-    /// Time between two probes of a text.
-    pub probe_every: Duration,
-    pub probes: Vec<Probe>,
-    /// Whether texts are probed in the background.
-    pub is_probing: bool,
-    /// The receiver that learns of prompts that wait.
-    pub notify: Option<Webhook>,
+table! {
+    /// Approvals of all upstreams.
+    #[derive(Clone, Debug, Eq, PartialEq)]
+    pub struct ApprovalRules(
+        section,
+        key,
+        modes: BTreeMap<UpstreamId, Mode>,
+        telemetry: &TelemetrySettings,
+    ) {
+        /// The lock file, which holds the approvals. The approved versions are in the directory of
+        /// the same name with `.d`. While all modes are `off` it is not read; one that does not
+        /// exist approves nothing.
+        let lock: LockStore = store(section);
+        field pub store: LockStore = lock;
+        /// The lock file as it was read with the configuration; [`Lock::none`] while approvals are
+        /// off.
+        field pub lock: Arc<Lock> = Arc::new(Lock::none());
+        /// Mode of all upstreams without one of their own. `off`: nothing is compared. `warn`:
+        /// everything is served, and changes without approval are reported. `enforce`: only
+        /// approved versions are served.
+        pub mode: Mode = section.choice(key, Mode::Off, &MODES);
+        /// Upstreams with their own mode.
+        field pub modes: BTreeMap<UpstreamId, Mode> = modes;
+        /// `true`, with `enforce`: the approved text of a prompt is served while its upstream is
+        /// gone or offers another text. See docs/approvals.md#snapshots.
+        pub snapshot: bool = section.flag(key, false);
+        /// `true`: each decision needs a reason.
+        let require_reason: bool = section.flag(key, false);
+        /// Whether each decision needs a reason.
+        field pub requires_reason: bool = require_reason;
+        /// `2`: two different people must approve a version. The first approval is kept in the lock
+        /// file until the second one, and is void if the upstream offers another version by then.
+        let approvers: usize = section.count(key, 1, 1..=2);
+        /// Whether two different people must approve.
+        field pub needs_two: bool = approvers == 2;
+        /// Prompts whose texts are not known, of which only the definition is compared. `ask`: they
+        /// are approved where a person says so (`--unseen`). `refuse`: never.
+        let unseen: bool = section.choice(key, true, &[("ask", true), ("refuse", false)]);
+        /// Whether prompts whose texts are not known may be approved.
+        field pub allows_unseen: bool = unseen;
+        /// Time between two probes of a text that has not changed. See docs/approvals.md#probes.
+        pub probe_every: Duration = section.duration(key, secs(3600), MILLISECOND);
+        /// A webhook that says which prompts wait. See docs/approvals.md#notifications.
+        pub notify: Option<Webhook> = webhook::read(section, telemetry);
+        /// More texts that an approval covers. Prompts that require no argument need no entry.
+        pub probes: Vec<Probe> = section.tables(key).into_iter().filter_map(probe).collect();
+        /// Whether texts are probed in the background.
+        field pub is_probing: bool = true;
+        /// The keys that stand in the file, of `mode` and of those that say who may decide on what.
+        field pub(crate) given: Vec<&'static str> = {
+            let keys = ["mode", "require_reason", "approvers", "unseen"];
+            keys.into_iter().filter(|key| section.was_read(key)).collect()
+        };
+    }
 }
 
 /// Arguments with which a text is asked for, to be approved.
@@ -84,52 +111,13 @@ impl ApprovalRules {
     }
 }
 
-/// The keys of `[approvals]`.
-const KEYS: &str = r#"
-lock: The lock file, which holds the approvals. The approved versions are in the directory of the
-    same name with `.d`. While all modes are `off` it is not read; one that does not exist approves
-    nothing.
-mode: Mode of all upstreams without one of their own. `off`: nothing is compared. `warn`: everything
-    is served, and changes without approval are reported. `enforce`: only approved versions are
-    served.
-snapshot: `true`, with `enforce`: the approved text of a prompt is served while its upstream is
-    gone or offers another text. See docs/approvals.md#snapshots.
-require_reason: `true`: each decision needs a reason.
-approvers: `2`: two different people must approve a version. The first approval is kept in the lock
-    file until the second one, and is void if the upstream offers another version by then.
-unseen: Prompts whose texts are not known, of which only the definition is compared. `ask`: they are
-    approved where a person says so (`--unseen`). `refuse`: never.
-probe_every: Time between two probes of a text that has not changed. See docs/approvals.md#probes.
-notify: A webhook that says which prompts wait. See docs/approvals.md#notifications.
-probes: More texts that an approval covers. Prompts that require no argument need no entry.
-"#;
-
 pub(super) fn read(
     mut section: Section<'_>,
     upstreams: &[UpstreamSettings],
     modes: BTreeMap<UpstreamId, Mode>,
     telemetry: &TelemetrySettings,
 ) -> ApprovalRules {
-    section.explain(KEYS);
-    let store = store(&mut section);
-    let mode = section.choice("mode", Mode::Off, &MODES);
-    let mut approvals = ApprovalRules {
-        lock: Arc::new(Lock::none()),
-        mode,
-        given: Vec::new(),
-        snapshot: section.flag("snapshot", false),
-        requires_reason: section.flag("require_reason", false),
-        needs_two: section.count("approvers", 1, 1..=2) == 2,
-        allows_unseen: section.choice("unseen", true, &[("ask", true), ("refuse", false)]),
-        probe_every: section.duration("probe_every", Duration::from_secs(3600), MILLISECOND),
-        probes: section.tables("probes").into_iter().filter_map(probe).collect(),
-        is_probing: true,
-        notify: webhook::read(&mut section, telemetry),
-        store,
-        modes,
-    };
-    let keys = ["mode", "require_reason", "approvers", "unseen"];
-    approvals.given = keys.into_iter().filter(|key| section.was_read(key)).collect();
+    let mut approvals = ApprovalRules::read_keys(&mut section, modes, telemetry);
     let is_compared = |upstream: &&UpstreamSettings| approvals.mode_of(&upstream.id) != Mode::Off;
     for upstream in upstreams.iter().filter(is_compared) {
         let is_held = upstream.settings.on_changed_definition != OnChangedDefinition::Allow;

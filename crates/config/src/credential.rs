@@ -7,7 +7,7 @@ use http::{HeaderName, HeaderValue, Uri};
 use super::jwt::{URL_RULE, url};
 use super::logins::{self, Login};
 use super::oauth::{self, ClientProof, OAuth};
-use super::reader::Section;
+use super::reader::{Section, table};
 use super::secret::Secret;
 
 /// The credentials for calls of an upstream.
@@ -53,20 +53,31 @@ pub enum TokenCredential {
     Workload(Workload),
 }
 
-/// `credential = { workload = … }`: a token in a file, such as a projected service account token
-/// or a SPIFFE JWT-SVID, is the assertion of a token request (RFC 7523).
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Workload {
-    /// Read for each token request.
-    pub file: PathBuf,
-    pub token_url: Uri,
-    /// `Some`: the assertion authenticates this client (section 2.2). `None`: it is the
-    /// authorization grant (section 2.1).
-    pub client_id: Option<String>,
-    pub audience: Option<String>,
-    pub scope: Option<String>,
-    /// Resource indicator (RFC 8707). `None`: the upstream's URL.
-    pub resource: Option<String>,
+table! {
+    /// `credential = { workload = … }`: a token in a file, such as a projected service account
+    /// token or a SPIFFE JWT-SVID, is the assertion of a token request (RFC 7523).
+    #[derive(Clone, Debug, Eq, PartialEq)]
+    pub struct Workload(section, key) -> Option {
+        /// File of the token. Required. Read for each token request.
+        #[example = "/var/run/secrets/tokens/code"]
+        required pub file: PathBuf = token_file(section, key);
+        /// Token endpoint, the only place to which the token is sent.
+        #[example = "https://id.example.com/token"]
+        required pub token_url: Uri = section.required(key, URL_RULE, url);
+        /// Set: the token authenticates this client (`client_credentials`). Not set: the token is
+        /// the grant (`jwt-bearer`).
+        #[example = "gateway"]
+        pub client_id: Option<String> = section.given_text(key);
+        /// Audience of the token request.
+        #[example = "code"]
+        pub audience: Option<String> = section.given_text(key);
+        /// Scopes of the token request, separated by spaces.
+        #[example = "read"]
+        pub scope: Option<String> = section.given_text(key);
+        /// Resource of the token request. Not set: the URL of the upstream.
+        #[example = "https://code.example.com/mcp"]
+        pub resource: Option<String> = section.given_text(key);
+    }
 }
 
 /// Where a caller's own credential for an upstream comes from.
@@ -76,37 +87,54 @@ pub enum CallerCredential {
     Vault(Vault),
 }
 
-/// `credential = { exchange = … }`: the token of the caller is exchanged for one for the upstream
-/// (RFC 8693).
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Exchange {
-    pub token_url: Uri,
-    pub client_id: String,
-    /// `None`: a public client.
-    pub proof: Option<ClientProof>,
-    pub audience: Option<String>,
-    /// `None`: the upstream's URL, unless there is an audience.
-    pub resource: Option<String>,
-    pub scope: Option<String>,
-    /// File of the `actor_token`, read for each exchange.
-    pub actor: Option<PathBuf>,
-    /// Most token requests at a time, at least 1.
-    pub requests: usize,
-    /// Issuer of the tokens that callers bring, which is often the same authorization server.
-    pub issuer: String,
+table! {
+    /// `credential = { exchange = … }`: the token of the caller is exchanged for one for the
+    /// upstream (RFC 8693).
+    #[derive(Clone, Debug, Eq, PartialEq)]
+    pub struct Exchange(section, key) -> Option {
+        /// Token endpoint, the only place to which tokens of callers are sent.
+        #[example = "https://id.example.com/token"]
+        required pub token_url: Uri = section.required(key, URL_RULE, url);
+        /// Id of the gateway at the authorization server.
+        #[example = "gateway"]
+        required pub client_id: String = oauth::client_id(section, key);
+        /// Audience of the new token.
+        #[example = "code"]
+        pub audience: Option<String> = section.given_text(key);
+        /// Resource of the new token. Not set: the URL of the upstream, unless there is an
+        /// `audience`.
+        #[example = "https://code.example.com/mcp"]
+        pub resource: Option<String> = section.given_text(key);
+        /// Scopes to ask for, separated by spaces. If the upstream answers `insufficient_scope`,
+        /// the call is repeated once with those that it names added.
+        #[example = "read"]
+        pub scope: Option<String> = section.given_text(key);
+        /// A token of the gateway itself, sent as `actor_token`.
+        pub actor: Option<PathBuf> = actor(section, key);
+        /// Token requests at a time, for all callers. Calls beyond wait.
+        pub requests: usize = section.count(key, REQUESTS, 1..=1024);
+        /// `None`: a public client.
+        field pub proof: Option<ClientProof> = oauth::client_proof(section);
+        /// Issuer of the tokens that callers bring, which is often the same authorization server.
+        field pub issuer: String = String::new();
+    }
 }
 
-/// `credential = { vault = … }`: the secret of the caller is looked up by HTTP.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Vault {
-    /// URL with [`CALLER`] as one or more whole segments of its path.
-    pub url: String,
-    /// Member of the answer, or of its `data` or `data.data`, that holds the secret.
-    pub field: String,
-    /// Headers of each lookup.
-    pub headers: Vec<(HeaderName, Secret)>,
-    /// Most lookups at a time, at least 1.
-    pub requests: usize,
+table! {
+    /// `credential = { vault = … }`: the secret of the caller is looked up by HTTP.
+    #[derive(Clone, Debug, Eq, PartialEq)]
+    pub struct Vault(section, key) -> Option {
+        /// URL of the secret. `{caller}` stands for the id of the caller.
+        #[example = "https://vault.example.com/v1/kv/data/mcp/{caller}"]
+        required pub url: String = section.required(key, VAULT_RULE, vault_url);
+        /// Member with the secret, in `data.data`, in `data` or at the top of the answer.
+        pub field: String = member(section, key);
+        /// Headers of each lookup.
+        #[example = { X-Vault-Token = { file = "vault-token" } }]
+        pub headers: Vec<(HeaderName, Secret)> = extra_headers(section);
+        /// Lookups at a time, for all callers. Calls beyond wait.
+        pub requests: usize = section.count(key, REQUESTS, 1..=1024);
+    }
 }
 
 /// Stands for the percent-encoded id of the caller.
@@ -271,87 +299,36 @@ fn header_credential(
 const RULE: &str = "must be { bearer = … }, { header = \"…\", value = … }, { oauth = { client_id = \"…\", … } }, \
                     { login = { … } } or { workload = { file = \"…\", … } }";
 
-/// The keys of `credential.workload`.
-const WORKLOAD_KEYS: &str = r#"
-file, such as "/var/run/secrets/tokens/code": File of the token. Required. Read for each token
-    request.
-token_url, such as "https://id.example.com/token": Token endpoint, the only place to which the token
-    is sent.
-client_id, such as "gateway": Set: the token authenticates this client (`client_credentials`). Not
-    set: the token is the grant (`jwt-bearer`).
-audience, such as "code": Audience of the token request.
-scope, such as "read": Scopes of the token request, separated by spaces.
-resource, such as "https://code.example.com/mcp": Resource of the token request. Not set: the URL of
-    the upstream.
-"#;
-
 fn workload(mut section: Section<'_>) -> Option<Workload> {
-    section.explain(WORKLOAD_KEYS);
-    let file = section.file("file");
-    if file.is_none() {
-        section.mistake("file", "is required: the file of the token, which the platform renews");
-    }
-    let token_url = section.required("token_url", URL_RULE, url);
-    let workload = Workload {
-        client_id: section.given_text("client_id"),
-        audience: section.given_text("audience"),
-        scope: section.given_text("scope"),
-        resource: section.given_text("resource"),
-        file: file.unwrap_or_default(),
-        token_url: token_url.unwrap_or_default(),
-    };
-    let is_valid = !workload.file.as_os_str().is_empty() && workload.token_url.host().is_some();
+    let workload = Workload::read_keys(&mut section);
     section.finish();
-    is_valid.then_some(workload)
+    workload
 }
 
-/// The keys of `credential.exchange`, beside the proof of the client.
-const EXCHANGE_KEYS: &str = r#"
-token_url, such as "https://id.example.com/token": Token endpoint, the only place to which tokens of
-    callers are sent.
-client_id, such as "gateway": Id of the gateway at the authorization server.
-audience, such as "code": Audience of the new token.
-resource, such as "https://code.example.com/mcp": Resource of the new token. Not set: the URL of the
-    upstream, unless there is an `audience`.
-scope, such as "read": Scopes to ask for, separated by spaces. If the upstream answers
-    `insufficient_scope`, the call is repeated once with those that it names added.
-actor: A token of the gateway itself, sent as `actor_token`.
-requests: Token requests at a time, for all callers. Calls beyond wait.
-"#;
+fn token_file(section: &mut Section<'_>, key: &'static str) -> Option<PathBuf> {
+    let file = section.file(key);
+    if file.is_none() {
+        section.mistake(key, "is required: the file of the token, which the platform renews");
+    }
+    file
+}
 
 fn exchange(mut section: Section<'_>) -> Option<Exchange> {
-    section.explain(EXCHANGE_KEYS);
-    let token_url = section.required("token_url", URL_RULE, url);
-    let rule = "the client id of the gateway at the authorization server";
-    let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
-    let client_id = section.required("client_id", rule, text);
-    let proof = oauth::client_proof(&mut section);
-    let audience = section.given_text("audience");
-    let resource = section.given_text("resource");
-    let scope = section.given_text("scope");
-    let has_actor = section.has("actor");
-    let mut acting = section.section("actor");
-    acting.explain(ACTOR_KEYS);
-    let actor = acting.file("file");
-    acting.finish();
-    if actor.is_none() && has_actor {
-        section.mistake("actor.file", "is required: the file of the token of the gateway itself");
-    }
-    let requests = section.count("requests", REQUESTS, 1..=1024);
+    let exchange = Exchange::read_keys(&mut section);
     section.finish();
-    let (token_url, client_id) = (token_url?, client_id?);
-    let issuer = String::new();
-    Some(Exchange {
-        token_url,
-        client_id,
-        proof,
-        audience,
-        resource,
-        scope,
-        actor,
-        requests,
-        issuer,
-    })
+    exchange
+}
+
+fn actor(section: &mut Section<'_>, key: &'static str) -> Option<PathBuf> {
+    let is_given = section.has(key);
+    let mut actor = section.section(key);
+    actor.explain(ACTOR_KEYS);
+    let file = actor.file("file");
+    if file.is_none() && is_given {
+        actor.mistake("file", "is required: the file of the token of the gateway itself");
+    }
+    actor.finish();
+    file
 }
 
 /// The keys of `credential.exchange.actor`.
@@ -359,28 +336,22 @@ const ACTOR_KEYS: &str = r#"
 file, such as "gateway-token": File of the token. Required. Read for each exchange.
 "#;
 
-/// The keys of `credential.vault`.
-const VAULT_KEYS: &str = r#"
-url, such as "https://vault.example.com/v1/kv/data/mcp/{caller}": URL of the secret. `{caller}`
-    stands for the id of the caller.
-field: Member with the secret, in `data.data`, in `data` or at the top of the answer.
-headers, such as { X-Vault-Token = { file = "vault-token" } }: Headers of each lookup.
-requests: Lookups at a time, for all callers. Calls beyond wait.
-"#;
-
 fn vault(mut section: Section<'_>) -> Option<Vault> {
-    section.explain(VAULT_KEYS);
-    let rule = "a URL with https, or with http on loopback, with {caller} as one whole segment of its path";
-    let url = section.required("url", rule, vault_url);
-    let field = section.text("field", "token");
-    if field.is_empty() {
-        section.mistake("field", "must be the name of the member that holds the secret");
-    }
-    let headers = extra_headers(&mut section);
-    let requests = section.count("requests", REQUESTS, 1..=1024);
+    let vault = Vault::read_keys(&mut section);
     section.finish();
-    Some(Vault { url: url?, field, headers, requests })
+    vault
 }
+
+fn member(section: &mut Section<'_>, key: &'static str) -> String {
+    let member = section.text(key, "token");
+    if member.is_empty() {
+        section.mistake(key, "must be the name of the member that holds the secret");
+    }
+    member
+}
+
+const VAULT_RULE: &str =
+    "a URL with https, or with http on loopback, with {caller} as one whole segment of its path";
 
 /// Checks the template of a vault's URL: the id of a caller can only be a segment of the path.
 fn vault_url(text: &str) -> Option<String> {

@@ -1,23 +1,34 @@
 //! The exposure of an endpoint: prompts, and tools and skills that stand for prompts.
 
-use super::reader::Section;
+use super::reader::{Section, table};
 use super::upstream::UpstreamSettings;
 use super::{Config, View};
 use domain::name::UpstreamId;
 
-/// How the prompts of one endpoint are offered (`expose`, `tools`, `tools_max`).
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Exposure {
-    /// Whether prompts are offered as prompts.
-    pub prompts: bool,
-    /// Whether prompts are offered as tools.
-    pub tools: bool,
-    /// Whether prompts without required arguments are offered as skills.
-    pub skills: bool,
-    pub form: ToolForm,
-    /// Most prompts of the endpoint for [`ToolForm::Each`]; with more, the form is
-    /// [`ToolForm::Pair`].
-    pub tools_max: usize,
+table! {
+    /// How the prompts of one endpoint are offered (`expose`, `tools`, `tools_max`).
+    #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+    pub struct Exposure(section, key, base: &Self) -> Default {
+        /// The form in which the endpoint offers its prompts. `"tools"` offers them as tools, for
+        /// hosts and models that know no prompts. See docs/tools.md. `"skills"` offers those
+        /// without required arguments as skills. See docs/skills.md. Without `"prompts"`, the
+        /// methods for prompts are −32601.
+        #[default = ["prompts"]] #[example = ["tools"]]
+        let expose: Option<Vec<ExposureKind>> = kinds(section, key);
+        /// Whether prompts are offered as prompts.
+        field pub prompts: bool [true] = is_exposed(&expose, ExposureKind::Prompts, base.prompts);
+        /// Whether prompts without required arguments are offered as skills.
+        field pub skills: bool [false] = is_exposed(&expose, ExposureKind::Skills, base.skills);
+        /// `"pair"` offers two tools, `find_prompt` and `use_prompt`. `"each"` offers one tool for
+        /// each prompt.
+        let tools: ToolForm = section.choice(key, base.form, &FORMS);
+        field pub form: ToolForm [ToolForm::Pair] = tools;
+        /// Whether prompts are offered as tools.
+        field pub tools: bool [false] = is_exposed(&expose, ExposureKind::Tools, base.tools);
+        /// With `tools = "each"`: the most prompts that an endpoint offers one by one, counted
+        /// before access rules. With more, it offers the pair, and the log has a warning.
+        pub tools_max: usize [100] = section.count(key, base.tools_max, 1..=100_000);
+    }
 }
 
 /// The tools that stand for prompts.
@@ -37,51 +48,31 @@ enum ExposureKind {
     Skills,
 }
 
-impl Default for Exposure {
-    fn default() -> Self {
-        Self { prompts: true, tools: false, skills: false, form: ToolForm::Pair, tools_max: 100 }
-    }
-}
+const KINDS: [(&str, ExposureKind); 3] = [
+    ("prompts", ExposureKind::Prompts),
+    ("tools", ExposureKind::Tools),
+    ("skills", ExposureKind::Skills),
+];
 
-/// The keys that `[server]` and views have.
-const KEYS: &str = r#"
-expose = ["prompts"], such as ["tools"]: The form in which the endpoint offers its prompts. `"tools"`
-    offers them as tools, for hosts and models that know no prompts. See docs/tools.md. `"skills"`
-    offers those without required arguments as skills. See docs/skills.md. Without `"prompts"`, the
-    methods for prompts are −32601.
-tools: `"pair"` offers two tools, `find_prompt` and `use_prompt`. `"each"` offers one tool for each
-    prompt.
-tools_max: With `tools = "each"`: the most prompts that an endpoint offers one by one, counted
-    before access rules. With more, it offers the pair, and the log has a warning.
-"#;
+const FORMS: [(&str, ToolForm); 2] = [("pair", ToolForm::Pair), ("each", ToolForm::Each)];
 
 /// Reads `expose`, `tools` and `tools_max`. Keys that are not set are as in `base`.
 pub(super) fn read(section: &mut Section<'_>, base: &Exposure) -> Exposure {
-    section.explain(KEYS);
-    let kinds = section.choices(
-        "expose",
-        &[
-            ("prompts", ExposureKind::Prompts),
-            ("tools", ExposureKind::Tools),
-            ("skills", ExposureKind::Skills),
-        ],
-    );
-    let is_set = section.was_read("expose");
-    if is_set && kinds.is_empty() {
-        section.mistake(
-            "expose",
-            "must name \"prompts\", \"tools\" or \"skills\", or several of them",
-        );
+    Exposure::read_keys(section, base)
+}
+
+/// Reads `expose`; `None` if it is not set.
+fn kinds(section: &mut Section<'_>, key: &'static str) -> Option<Vec<ExposureKind>> {
+    let kinds = section.choices(key, &KINDS);
+    if section.was_read(key) && kinds.is_empty() {
+        let rule = "must name \"prompts\", \"tools\" or \"skills\", or several of them";
+        section.mistake(key, rule);
     }
-    let is_exposed = |kind, base| if is_set { kinds.contains(&kind) } else { base };
-    let forms = [("pair", ToolForm::Pair), ("each", ToolForm::Each)];
-    Exposure {
-        prompts: is_exposed(ExposureKind::Prompts, base.prompts),
-        tools: is_exposed(ExposureKind::Tools, base.tools),
-        skills: is_exposed(ExposureKind::Skills, base.skills),
-        form: section.choice("tools", base.form, &forms),
-        tools_max: section.count("tools_max", base.tools_max, 1..=100_000),
-    }
+    section.was_read(key).then_some(kinds)
+}
+
+fn is_exposed(kinds: &Option<Vec<ExposureKind>>, kind: ExposureKind, base: bool) -> bool {
+    kinds.as_ref().map_or(base, |kinds| kinds.contains(&kind))
 }
 
 /// Whether an endpoint offers prompts of an upstream as skills.

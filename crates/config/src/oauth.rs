@@ -5,20 +5,30 @@ use http::Uri;
 use jsonwebtoken::{Algorithm, EncodingKey};
 
 use super::jwt::{ALGORITHMS, URL_RULE, url};
-use super::reader::Section;
+use super::reader::{Section, table};
 use super::secret::Secret;
 
-/// The client credentials of the gateway at an upstream's authorization server.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct OAuth {
-    pub client_id: String,
-    pub proof: ClientProof,
-    /// Token endpoint. `None`: discovered from the challenge of the upstream's 401 response.
-    pub token_url: Option<Uri>,
-    /// Requested scopes, separated by spaces. `None`: the scopes in the challenge.
-    pub scope: Option<String>,
-    /// Resource indicator of the token (RFC 8707). `None`: the upstream's URL.
-    pub resource: Option<String>,
+table! {
+    /// The client credentials of the gateway at an upstream's authorization server.
+    #[derive(Clone, Debug, Eq, PartialEq)]
+    pub struct OAuth(section, key) -> Option {
+        /// Id of the gateway at the authorization server.
+        #[example = "gateway"]
+        required pub client_id: String = client_id(section, key);
+        /// Token endpoint. Set it with a secret, which is sent there. Not set: it is discovered
+        /// from the challenge of the upstream. The metadata must be at the upstream's own origin
+        /// and describe that upstream, the issuer must be the requested one, and all URLs must be
+        /// HTTPS and public, unless the upstream is on this machine.
+        #[example = "https://id.example.com/token"]
+        pub token_url: Option<Uri> = section.parsed(key, URL_RULE, url);
+        /// Scopes to ask for, separated by spaces. Not set: those that the upstream names.
+        #[example = "prompts:read"]
+        pub scope: Option<String> = section.given_text(key);
+        /// Resource of the token. Not set: the URL of the upstream.
+        #[example = "https://prompts.example.com/mcp"]
+        pub resource: Option<String> = section.given_text(key);
+        field pub proof: ClientProof = required_proof(section)?;
+    }
 }
 
 /// Client authentication at the token endpoint.
@@ -69,33 +79,24 @@ impl std::fmt::Debug for ClientProof {
     }
 }
 
-/// The keys of `credential.oauth`, beside the proof of the client.
-const KEYS: &str = r#"
-client_id, such as "gateway": Id of the gateway at the authorization server.
-token_url, such as "https://id.example.com/token": Token endpoint. Set it with a secret, which is
-    sent there. Not set: it is discovered from the challenge of the upstream. The metadata must be
-    at the upstream's own origin and describe that upstream, the issuer must be the requested one,
-    and all URLs must be HTTPS and public, unless the upstream is on this machine.
-scope, such as "prompts:read": Scopes to ask for, separated by spaces. Not set: those that the
-    upstream names.
-resource, such as "https://prompts.example.com/mcp": Resource of the token. Not set: the URL of the
-    upstream.
-"#;
-
 pub(super) fn read(mut section: Section<'_>) -> Option<OAuth> {
-    section.explain(KEYS);
-    let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+    let oauth = OAuth::read_keys(&mut section);
+    section.finish();
+    oauth
+}
+
+/// Reads the id of the gateway as a client.
+pub(super) fn client_id(section: &mut Section<'_>, key: &'static str) -> Option<String> {
     let rule = "the client id of the gateway at the authorization server";
-    let client_id = section.required("client_id", rule, text);
-    let proof = client_proof(&mut section);
+    section.required(key, rule, |text| (!text.is_empty()).then(|| text.to_owned()))
+}
+
+fn required_proof(section: &mut Section<'_>) -> Option<ClientProof> {
+    let proof = client_proof(section);
     if proof.is_none() && !section.was_read("client_secret") && !section.was_read("private_key") {
         section.mistake("", ONE_PROOF);
     }
-    let token_url = section.parsed("token_url", URL_RULE, url);
-    let scope = section.optional_text("scope").filter(|scope| !scope.is_empty());
-    let resource = section.optional_text("resource").filter(|resource| !resource.is_empty());
-    section.finish();
-    Some(OAuth { client_id: client_id?, proof: proof?, token_url, scope, resource })
+    proof
 }
 
 /// The keys of the proof of a client.
