@@ -3,9 +3,10 @@
 //! definition or the source of a library prompt in canonical form (RFC 8785), and `DIGEST.file` a
 //! file of a skill, byte for byte.
 //!
-//! A change writes its objects first, then replaces the lock file, then removes unreferenced
-//! objects. At whichever step a crash interrupts it, the lock file is the old or the new one, and
-//! has its objects.
+//! A change writes its objects first, then replaces the lock file, then removes objects that neither
+//! the old nor the new one needs: a gateway reads those of the old one until it has followed the
+//! change. At whichever step a crash interrupts it, the lock file is the old or the new one, and has
+//! its objects.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashSet};
@@ -263,10 +264,11 @@ impl LockStore {
         if self.digest()? != before {
             return Err(StoreError::Conflict(self.lock.clone()));
         }
+        let replaced = self.read()?;
         self.write_objects(objects)?;
         self.swap(lock)?;
         // The change is done; objects that stay behind are removed by the next change.
-        let _ = self.collect(lock);
+        let _ = self.collect([&replaced, lock]);
         let digest = seal::sha256_text(lock.to_text().as_bytes());
         Ok(Lock { digest, ..lock.clone() })
     }
@@ -335,9 +337,10 @@ impl LockStore {
         written.map_err(|error| self.unwritable(error))
     }
 
-    /// Removes objects that the lock does not need, and unfinished files.
-    fn collect(&self, lock: &Lock) -> io::Result<()> {
-        let names = lock.objects().map(|(digest, kind)| file_name(digest, kind));
+    /// Removes objects that none of the locks needs, and unfinished files.
+    fn collect(&self, locks: [&Lock; 2]) -> io::Result<()> {
+        let names = locks.into_iter().flat_map(Lock::objects);
+        let names = names.map(|(digest, kind)| file_name(digest, kind));
         let needed: HashSet<String> = names.collect();
         for name in disk::read_dir(&self.objects)? {
             let Some(name) = name.to_str() else { continue };
@@ -473,7 +476,7 @@ mod tests {
                 store.swap(&second).unwrap();
             }
             if steps >= 3 {
-                store.collect(&second).unwrap();
+                store.collect([&first, &second]).unwrap();
             }
             let read = store.read().unwrap();
             let expected = if steps < 2 { &first } else { &second };
@@ -481,11 +484,32 @@ mod tests {
             for (digest, _) in read.objects() {
                 store.object(digest).unwrap();
             }
-            // The next change removes the objects of this one.
+            // The next change removes the objects of all but this one.
             let (third, its_objects) = approving(&read, "\"three\"");
             store.replace(&read.digest, &third, &its_objects).unwrap();
-            assert_eq!(objects(&store), [file_name(&digest("\"three\""), ObjectKind::Json)]);
+            let kept = if steps < 2 { "\"one\"" } else { "\"two\"" };
+            let mut kept =
+                [kept, "\"three\""].map(|text| file_name(&digest(text), ObjectKind::Json));
+            kept.sort();
+            assert_eq!(objects(&store), kept);
         }
+    }
+
+    #[test]
+    fn objects_of_the_lock_before_stay_until_the_next_change() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = LockStore::at(folder.path().join("promptgate.lock"));
+        let mut held = Lock::none();
+        for text in ["\"one\"", "\"two\"", "\"three\""] {
+            let (lock, its_objects) = approving(&held, text);
+            let replaced = store.replace(&held.digest, &lock, &its_objects).unwrap();
+            // A gateway that has not followed the change still reads them.
+            for (digest, _) in held.objects() {
+                store.object(digest).unwrap();
+            }
+            held = replaced;
+        }
+        assert_eq!(objects(&store).len(), 2, "those of the first are gone");
     }
 
     #[test]
