@@ -175,7 +175,8 @@ fn read_tokens(section: &mut Section<'_>, shared: Option<&Secret>) -> BTreeMap<S
     let mut seen: Vec<[u8; 32]> = shared.map(digest).into_iter().collect();
     let mut tokens = BTreeMap::<String, [u8; 32]>::new();
     for (name, token) in named {
-        let (key, token) = (format!("tokens.{name}"), digest(&token));
+        let key = format!("tokens.{name}");
+        let token = digest(&token);
         let is_taken = |other: &str| is_same_name(other, &name);
         if name.trim() != name || !(1..=MAX_NAME).contains(&name.len()) {
             section.mistake(&key, format!("must be a name of 1 to {MAX_NAME} bytes"));

@@ -84,7 +84,8 @@ pub fn changes(before: &[Setting], after: &[Setting]) -> Vec<SettingChange> {
     let by_key = |settings: &[Setting]| -> BTreeMap<String, String> {
         settings.iter().map(|setting| (setting.key.clone(), setting.value.clone())).collect()
     };
-    let (before, after) = (by_key(before), by_key(after));
+    let before = by_key(before);
+    let after = by_key(after);
     let mut keys: Vec<_> = before.keys().chain(after.keys()).collect();
     keys.sort();
     keys.dedup();

@@ -112,7 +112,8 @@ fn is_proxy(text: &str) -> bool {
     let url: Option<Uri> = text.parse().ok().filter(|_| !text.contains('#'));
     url.is_some_and(|url| {
         let authority = url.authority().map_or("", |authority| authority.as_str());
-        let (host, place) = (url.host().unwrap_or_default(), authority.rsplit('@').next());
+        let host = url.host().unwrap_or_default();
+        let place = authority.rsplit('@').next();
         let port = place.and_then(|place| place.strip_prefix(host)).unwrap_or_default();
         matches!(url.scheme_str(), None | Some("http" | "https"))
             && !host.is_empty()

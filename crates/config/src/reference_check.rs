@@ -60,7 +60,8 @@ mod tests {
     /// Whether a marker's table has a row for the key: not for a table whose keys follow or stand
     /// elsewhere, nor for a key that is the same in the table whose value it has by default.
     fn is_shown(key: &Key, place: &str, places: &[&str]) -> bool {
-        let (path, table) = (key.path(), table_of(key));
+        let path = key.path();
+        let table = table_of(key);
         let is_in = |place: &str| table == place || table.starts_with(&format!("{place}."));
         let nearest = places.iter().filter(|other| is_in(other)).max_by_key(|other| other.len());
         let is_elsewhere = ELSEWHERE.contains(&table.as_str())
@@ -167,7 +168,8 @@ mod tests {
     #[test]
     fn meanings_are_short_sentences() {
         for key in keys() {
-            let (path, meaning) = (key.path(), &key.meaning);
+            let path = key.path();
+            let meaning = &key.meaning;
             assert!(meaning.ends_with('.') && !meaning.contains('|'), "{path}: {meaning}");
             assert!(meaning.split(' ').count() <= 75, "{path}: {meaning}");
         }
@@ -223,7 +225,8 @@ mod tests {
         let parse = |text: &str| {
             Config::parse("g", text, root(), &[]).unwrap_or_else(|e| panic!("{e}\n{text}"))
         };
-        let (set, not_set) = (parse(&file_of_defaults()), parse(""));
+        let set = parse(&file_of_defaults());
+        let not_set = parse("");
         let admin = |config: &Config| {
             let mut admin = config.admin.clone().unwrap();
             admin.is_default = true;

@@ -369,7 +369,8 @@ pub(super) fn read_all(root: &mut Section<'_>) -> Upstreams {
     defaults.finish();
     let sections = root.sections("upstreams");
     let mut upstreams = Vec::with_capacity(sections.len());
-    let (mut modes, mut disabled) = (BTreeMap::new(), Vec::new());
+    let mut modes = BTreeMap::new();
+    let mut disabled = Vec::new();
     let mut owners: HashMap<Prefix, UpstreamId> = HashMap::new();
     for (name, mut section) in sections {
         let Some(id) = UpstreamId::parse(&name) else {

@@ -44,7 +44,8 @@ pub(super) fn read(section: &mut Section<'_>, telemetry: &TelemetrySettings) -> 
     }
     let mut section = section.section("notify");
     section.explain(KEYS);
-    let (address, secret) = (section.text_or_secret("url"), section.secret("secret"));
+    let address = section.text_or_secret("url");
+    let secret = section.secret("secret");
     for (key, is_set, rule) in
         [("url", address.is_some(), URL_RULE), ("secret", secret.is_some(), KEY_RULE)]
     {

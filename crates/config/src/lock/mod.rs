@@ -413,8 +413,8 @@ fn write_decided(table: &str, decided: &Decided, out: &mut String) {
         let _ = writeln!(out, "\n[{table}.files]");
     }
     for (path, digest) in &version.files {
-        let (path, digest) = (Key::new(&**path), Value::from(&**digest));
-        let _ = writeln!(out, "{} = {digest}", path.display_repr());
+        let path = Key::new(&**path);
+        let _ = writeln!(out, "{} = {}", path.display_repr(), Value::from(&**digest));
     }
 }
 

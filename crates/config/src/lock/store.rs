@@ -116,8 +116,8 @@ fn file_json(bytes: &[u8]) -> String {
     match std::str::from_utf8(bytes) {
         Ok(text) => write_str(text, &mut out),
         Err(_) => {
-            let (size, digest) = (bytes.len(), seal::sha256_text(bytes));
-            write_str(&format!("({size} bytes, no text: {digest})"), &mut out);
+            let digest = seal::sha256_text(bytes);
+            write_str(&format!("({} bytes, no text: {digest})", bytes.len()), &mut out);
         }
     }
     out
@@ -400,7 +400,8 @@ fn is_object(name: &str) -> bool {
 /// lock file; `None` where a file of a skill is no text.
 pub fn patch(store: &LockStore, before: &Lock, after: &Lock, objects: &Objects) -> Option<String> {
     let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let (lock, folder) = (name(&store.lock), name(&store.objects));
+    let lock = name(&store.lock);
+    let folder = name(&store.objects);
     let is_new = before.digest == NO_FILE;
     // As it stands there, which may be in another order.
     let text = disk::read_to_string(&store.lock).ok();

@@ -53,9 +53,14 @@ impl<'a> Context<'a> {
         env: &'a dyn Fn(&str) -> Option<String>,
         base: &'a Path,
     ) -> Self {
-        let mistakes = Mistakes::new(origins);
-        let (files, variables) = (RefCell::default(), RefCell::default());
-        Self { mistakes, env, base, files, variables, recorder: None }
+        Self {
+            mistakes: Mistakes::new(origins),
+            env,
+            base,
+            files: RefCell::default(),
+            variables: RefCell::default(),
+            recorder: None,
+        }
     }
 
     /// Reads a file and records it with its digest, even if it cannot be read: a file that appears
@@ -114,8 +119,15 @@ impl<'a> Section<'a> {
         table: Map<String, Value>,
         context: &'a Context<'a>,
     ) -> Self {
-        let (known, found, required) = (Vec::new(), Vec::new(), BTreeSet::new());
-        Self { path, place, table, known, found, required, context }
+        Self {
+            path,
+            place,
+            table,
+            known: Vec::new(),
+            found: Vec::new(),
+            required: BTreeSet::new(),
+            context,
+        }
     }
 
     /// Records the schema of a key, if the schema is recorded.
@@ -290,8 +302,8 @@ impl<'a> Section<'a> {
         range: RangeInclusive<usize>,
     ) -> usize {
         self.record(key, || {
-            let (least, most) = (range.start(), range.end());
-            json!({"type": "integer", "minimum": least, "maximum": most, "default": default})
+            json!({"type": "integer", "minimum": range.start(), "maximum": range.end(),
+                "default": default})
         });
         let allowed = format!("a whole number from {} to {}", range.start(), range.end());
         let parse = |value: Value, source| {
