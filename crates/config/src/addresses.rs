@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use super::error::ConfigError;
-use super::raw::Raw;
+use super::reader::raw::Raw;
 use super::reader::{Context, Section, optional};
 use super::{admin, environment, naming, server, text_or_empty};
 use domain::name::{Naming, Prefix};

@@ -5,10 +5,10 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::jwt::{URL_RULE, url};
+use super::auth::jwt::{URL_RULE, url};
 use super::net::Proxies;
+use super::reader::secret::Secret;
 use super::reader::{MILLISECOND, Section, optional, secs, table};
-use super::secret::Secret;
 use base::seal;
 use domain::approval::is_same_name;
 

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use super::lock::{Lock, LockStore, arguments_text};
 use super::reader::{MILLISECOND, Section, secs, table};
-use super::settings::{COMPARED_TWICE, MODES, OnChangedDefinition};
 use super::telemetry::TelemetrySettings;
 use super::upstream::UpstreamSettings;
-use super::webhook::{self, Webhook};
+use super::upstream::settings::{COMPARED_TWICE, MODES, OnChangedDefinition};
+use super::upstream::webhook::{self, Webhook};
 use domain::approval::{ApprovalKind, ApprovalState, Mode};
 use domain::name::UpstreamId;
 

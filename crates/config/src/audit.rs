@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::reader::{MILLISECOND, Section, secs, table};
-use super::views::globs;
+use super::server::views::globs;
 pub(crate) use base::platform::disk::{self, OpenOptions, Readers};
 use base::platform::platform;
 use base::seal::AuditKey;

@@ -6,8 +6,8 @@ use std::time::Duration;
 use url::Url;
 
 use super::Secret;
+use super::net::tls::certificate_authorities;
 use super::reader::{MILLISECOND, Section, optional, table};
-use super::tls::certificate_authorities;
 
 table! {
     /// How this replica works together with the others.

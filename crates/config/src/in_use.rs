@@ -7,7 +7,7 @@ use config::{Map, Value, ValueKind};
 
 use super::Config;
 use super::error::Origin;
-use super::raw::join;
+use super::reader::raw::join;
 
 /// One key with the value in use.
 #[derive(Clone, Debug, Eq, PartialEq)]

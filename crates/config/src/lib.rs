@@ -12,43 +12,27 @@ mod admin;
 mod audit;
 mod auth;
 mod cluster;
-mod credential;
 pub mod error;
 pub mod durable_file;
-mod exposure;
-mod git;
-mod logins;
 mod net;
-pub(crate) mod raw;
 mod in_use;
-mod jwt;
-pub mod key;
 mod limits;
 pub mod labels;
 pub mod lock;
-mod oauth;
 mod overlays;
 mod removed_protections;
 mod reader;
 mod records;
 mod rest;
 pub mod reference;
-#[cfg(test)]
-mod reference_check;
 mod rollouts;
 mod approvals;
 #[cfg(test)]
 mod schema_check;
-pub(crate) mod secret;
 mod server;
-mod settings;
 mod telemetry;
-mod tls;
-pub(crate) mod units;
 mod upstream;
 pub mod variables;
-mod views;
-mod webhook;
 
 use std::cell::RefCell;
 use std::io;
@@ -61,32 +45,33 @@ pub use addresses::Addresses;
 pub use admin::{Admin, Oidc, Usage};
 pub use approvals::ApprovalRules;
 pub use audit::{Audit, Durability, OnAuditFailure, OnAuditFull};
+pub use auth::jwt::{Jwt, is_https_or_loopback};
 pub use auth::{ApiKey, Auth, Certificate, Identity};
 pub use cluster::{Cluster, OnMissing, OnStoreFailure, SharedLimits, StoreCredential, StoreServer};
-pub use credential::{
+pub use error::{ConfigError, Origin};
+pub use in_use::{Setting, SettingChange, changes};
+pub use limits::{Limit, Per, default_limit_name};
+pub use net::Proxies;
+pub use net::tls::{Tls, TlsFiles};
+pub use reader::key;
+pub use reader::secret::Secret;
+pub use records::{Records, load_audit, lock_store};
+pub use server::Limits;
+pub use server::exposure::{Exposure, ToolForm, offers_as_skills};
+pub use server::views::View;
+pub use server::{Server, from_here};
+pub use telemetry::{LogFormat, TelemetrySettings};
+pub use upstream::credential::{
     CALLER, CallerCredential, Credentials, Exchange, TokenCredential, Vault, Workload,
     is_reserved_header,
 };
-pub use error::{ConfigError, Origin};
-pub use exposure::{Exposure, ToolForm, offers_as_skills};
-pub use git::Git;
-pub use in_use::{Setting, SettingChange, changes};
-pub use jwt::{Jwt, is_https_or_loopback};
-pub use limits::{Limit, Per, default_limit_name};
-pub use logins::{AccountLimits, Login, Logins};
-pub use net::Proxies;
-pub use oauth::{ClientProof, OAuth};
-pub use records::{Records, load_audit, lock_store};
-pub use secret::Secret;
-pub use server::Limits;
-pub use server::{Server, from_here};
-pub use settings::Settings;
-pub use settings::{Breaker, Links, OnChangedDefinition};
-pub use telemetry::{LogFormat, TelemetrySettings};
-pub use tls::{Tls, TlsFiles};
+pub use upstream::git::Git;
+pub use upstream::logins::{AccountLimits, Login, Logins};
+pub use upstream::oauth::{ClientProof, OAuth};
+pub use upstream::settings::Settings;
+pub use upstream::settings::{Breaker, Links, OnChangedDefinition};
+pub use upstream::webhook::Webhook;
 pub use upstream::{Http, Library, Stdio, Store, StoreKind, Transport, UpstreamSettings};
-pub use views::View;
-pub use webhook::Webhook;
 
 use base::platform::disk;
 use base::seal;
@@ -95,9 +80,13 @@ use domain::name::{DEFAULT_SEPARATOR, MAX_LENGTH_LIMIT, Naming, UpstreamId, is_s
 use domain::overlay::Overlay;
 use domain::rollout::Rollout;
 use domain::text_file;
+use net::tls;
+use reader::raw;
 use reader::schema::Recorder;
 use reader::{Context, Section, secs, table};
+use server::{exposure, views};
 use upstream::Upstreams;
+use upstream::logins;
 
 /// The validated configuration. Every value is within its bounds, and all defaults are applied.
 #[derive(Clone, Debug)]

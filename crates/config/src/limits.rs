@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use super::reader::Section;
-use super::views::{all, globs};
+use super::server::views::{all, globs};
 use ::access::parse_action;
 use domain::glob::Glob;
 use domain::method::{Countable, Method};

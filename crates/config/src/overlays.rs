@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 use super::reader::Section;
+use super::server::views::known_id;
 use super::upstream::UpstreamSettings;
-use super::views::known_id;
 use domain::call_overlay::{AddedMessage, Preset};
 use domain::glob::{Glob, MAX_PATTERN};
 use domain::name::UpstreamId;

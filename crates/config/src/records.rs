@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::audit::{self, Audit};
 use super::error::ConfigError;
 use super::lock::LockStore;
-use super::raw::Raw;
+use super::reader::raw::Raw;
 use super::reader::{Context, Section};
 use super::{admin, approvals, environment, lookup, text_or_empty};
 use domain::fair_share::Share;

@@ -167,8 +167,8 @@ mod tests {
 
     use super::*;
     use crate::auth::Certificate;
+    use crate::net::tls::Tls;
     use crate::schema_check;
-    use crate::tls::Tls;
 
     fn parse(text: &str) -> Config {
         schema_check::parse("g", text, Path::new(""), &[]).unwrap_or_else(|e| panic!("{e}"))

@@ -1,8 +1,8 @@
 //! `[rest]`: the upstream for what is not prompts.
 
 use super::reader::Section;
+use super::server::views::known_id;
 use super::upstream::UpstreamSettings;
-use super::views::known_id;
 use domain::name::UpstreamId;
 
 /// The keys of `[rest]`.

@@ -7,7 +7,7 @@ use jsonschema::Validator;
 
 use super::Config;
 use super::error::ConfigError;
-use super::raw::ENV_PREFIX;
+use super::reader::raw::ENV_PREFIX;
 
 static SCHEMA: LazyLock<Validator> =
     LazyLock::new(|| jsonschema::validator_for(&Config::schema()).expect("a schema"));

@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use super::raw::{ENV_PREFIX, LEVELS};
+use super::reader::raw::{ENV_PREFIX, LEVELS};
 use super::telemetry::ENDPOINT_VARIABLE;
 use base::platform::processes::GATEWAY_DEPTH;
 

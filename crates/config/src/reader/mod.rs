@@ -2,11 +2,15 @@
 //! so that one run reports all mistakes. A key that is not read is unknown, which is a mistake,
 //! too.
 
+pub mod key;
 mod meaning;
 mod placeholder;
+pub(crate) mod raw;
 pub(super) mod schema;
+pub(crate) mod secret;
 mod secrets;
 mod table;
+pub(crate) mod units;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -20,13 +24,12 @@ use serde_json::{Value as Json, json};
 
 use super::SourceFile;
 use super::error::{Mistakes, Origin};
-use super::key::{ELEMENTS, NAMED};
-use super::raw::{ENV_PREFIX, LEVELS, join};
-use super::units;
 use base::platform::disk;
 use domain::similar::is_typing_error;
 use domain::text_file;
+use key::{ELEMENTS, NAMED};
 use placeholder::placeholder;
+use raw::{ENV_PREFIX, LEVELS, join};
 use schema::Recorder;
 pub(super) use table::table;
 

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value, json};
 
+use super::key::{ELEMENTS, Key, NAMED};
 use super::meaning::{Meaning, meanings};
-use crate::key::{ELEMENTS, Key, NAMED};
 
 /// The tables that were read so far, by their place.
 #[derive(Debug, Default)]

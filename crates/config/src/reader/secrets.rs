@@ -4,8 +4,8 @@ use config::{Map, Value, ValueKind};
 use serde_json::json;
 
 use super::placeholder::placeholder;
+use super::secret::Secret;
 use super::{Section, into_text};
-use crate::secret::Secret;
 
 const ALLOWED: &str = "{ env = \"NAME\" }, { file = \"path\" } or { value = \"…\" }";
 

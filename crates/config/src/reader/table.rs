@@ -140,7 +140,7 @@ mod tests {
 
     use serde_json::json;
 
-    use crate::raw::Raw;
+    use crate::reader::raw::Raw;
     use crate::reader::{Context, Section};
 
     table! {

@@ -6,14 +6,14 @@ use std::ops::Range;
 use config::{FileFormat, Map, Value, ValueKind};
 use toml_edit::{Document, Item, TableLike};
 
-use super::error::{ConfigError, Origin};
+use crate::error::{ConfigError, Origin};
 
 /// Prefix of the environment variables that override the file. Two underscores separate the levels,
 /// as in `PROMPTGATE__SERVER__LISTEN`.
 pub(crate) const ENV_PREFIX: &str = "PROMPTGATE__";
 
 /// Separates the levels of a key in the name of a variable.
-pub(super) const LEVELS: &str = "__";
+pub(crate) const LEVELS: &str = "__";
 
 /// The merged tree, with the origin of each key.
 #[derive(Default)]
@@ -177,7 +177,7 @@ fn record_lines(
 }
 
 /// Joins two dotted keys; either may be empty.
-pub(super) fn join(path: &str, key: &str) -> String {
+pub(crate) fn join(path: &str, key: &str) -> String {
     match (path, key) {
         ("", _) => key.to_owned(),
         (_, "") => path.to_owned(),

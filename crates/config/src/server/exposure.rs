@@ -1,8 +1,8 @@
 //! The exposure of an endpoint: prompts, and tools and skills that stand for prompts.
 
-use super::reader::{Section, table};
-use super::upstream::UpstreamSettings;
-use super::{Config, View};
+use crate::reader::{Section, table};
+use crate::upstream::UpstreamSettings;
+use crate::{Config, View};
 use domain::name::UpstreamId;
 
 table! {
@@ -57,7 +57,7 @@ const KINDS: [(&str, ExposureKind); 3] = [
 const FORMS: [(&str, ToolForm); 2] = [("pair", ToolForm::Pair), ("each", ToolForm::Each)];
 
 /// Reads `expose`, `tools` and `tools_max`. Keys that are not set are as in `base`.
-pub(super) fn read(section: &mut Section<'_>, base: &Exposure) -> Exposure {
+pub(crate) fn read(section: &mut Section<'_>, base: &Exposure) -> Exposure {
     Exposure::read_keys(section, base)
 }
 
@@ -82,7 +82,7 @@ pub fn offers_as_skills(config: &Config, upstream: &UpstreamId) -> bool {
 }
 
 /// Notes the libraries and prompt stores whose prompts are offered as skills.
-pub(super) fn note_skills(config: &mut Config) {
+pub(crate) fn note_skills(config: &mut Config) {
     // Texts of servers are known by approvals alone.
     let is_rendered = |upstream: &UpstreamSettings| {
         !upstream.transport.is_server() && offers_as_skills(config, &upstream.id)

@@ -9,8 +9,8 @@ mod tests {
     use serde_json::Value;
 
     use crate::Config;
-    use crate::key::{ELEMENTS, Key, NAMED, toml};
-    use crate::raw::join;
+    use crate::reader::key::{ELEMENTS, Key, NAMED, toml};
+    use crate::reader::raw::join;
     use crate::reference::keys;
     use domain::millis::whole_millis;
 
@@ -264,7 +264,7 @@ mod tests {
             assert!(
                 *document == renewed,
                 "the tables of keys in {} differ from what the readers say: \
-             {RENEW}=1 cargo test --lib config::reference_check writes them anew",
+             {RENEW}=1 cargo test -p promptgate-config --lib reference writes them anew",
                 path.display()
             );
         }

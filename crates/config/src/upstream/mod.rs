@@ -1,5 +1,12 @@
 //! `[upstreams.NAME]`: the upstreams and their transports.
 
+pub(crate) mod credential;
+pub(crate) mod git;
+pub(crate) mod logins;
+pub(crate) mod oauth;
+pub(crate) mod settings;
+pub(crate) mod webhook;
+
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -8,25 +15,22 @@ use std::time::Duration;
 use http::header::AUTHORIZATION;
 use http::{HeaderName, Uri};
 
-use super::credential::{
-    self, CALLER, CallerCredential, Credentials, TokenCredential, extra_headers,
-};
-use super::git::{self, Git};
-use super::jwt::is_https_or_loopback;
-use super::labels::{self, DEFAULT_LABEL};
-use super::logins::{Login, Logins};
-use super::net::{Proxies, address_policy};
-use super::reader::{MILLISECOND, Section};
-use super::secret::Secret;
-use super::settings::{Links, OnChangedDefinition, Settings, approval, settings};
-use super::tls::certificate_authorities;
-use super::webhook;
+use crate::auth::jwt::is_https_or_loopback;
+use crate::labels::{self, DEFAULT_LABEL};
+use crate::net::tls::certificate_authorities;
+use crate::net::{Proxies, address_policy};
+use crate::reader::secret::Secret;
+use crate::reader::{MILLISECOND, Section};
 use base::platform::disk;
+use credential::{CALLER, CallerCredential, Credentials, TokenCredential, extra_headers};
 use domain::address_policy::AddressPolicy;
 use domain::approval::Mode;
 use domain::name::{Prefix, UpstreamId, VERSION_MARK};
 use domain::revision::Revision;
 use domain::server_request::ClientCapabilities;
+use git::Git;
+use logins::{Login, Logins};
+use settings::{Links, OnChangedDefinition, Settings, approval, settings};
 
 /// One upstream.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -73,7 +77,7 @@ pub enum Transport {
 pub struct Library {
     pub folder: PathBuf,
     /// The label whose versions are served under the names of their prompts; see
-    /// [`LATEST`](super::labels::LATEST).
+    /// [`LATEST`](crate::labels::LATEST).
     pub label: String,
 }
 
@@ -292,7 +296,7 @@ impl UpstreamSettings {
 
 /// The upstreams that are enabled and those that are not, sorted by id, and those with their own
 /// mode of approvals.
-pub(super) struct Upstreams {
+pub(crate) struct Upstreams {
     pub list: Vec<UpstreamSettings>,
     pub disabled: Vec<UpstreamId>,
     pub modes: BTreeMap<UpstreamId, Mode>,
@@ -363,7 +367,7 @@ proxy: `false` calls the upstream, its authorization server and its vault direct
     proxy of `[net]` or of the environment.
 "#;
 
-pub(super) fn read_all(root: &mut Section<'_>) -> Upstreams {
+pub(crate) fn read_all(root: &mut Section<'_>) -> Upstreams {
     let mut defaults = root.section("defaults");
     let base = settings(&mut defaults, &Settings::default());
     defaults.finish();
@@ -404,12 +408,12 @@ pub(super) fn read_all(root: &mut Section<'_>) -> Upstreams {
 }
 
 /// Returns the first upstream that the operator signs in for.
-pub(super) fn first_login(upstreams: &[UpstreamSettings]) -> Option<&UpstreamId> {
+pub(crate) fn first_login(upstreams: &[UpstreamSettings]) -> Option<&UpstreamId> {
     upstreams.iter().find(|upstream| upstream.login().is_some()).map(|upstream| &upstream.id)
 }
 
 /// Sets the place of the sign-in for each upstream that the operator signs in to.
-pub(super) fn keep_logins(upstreams: &mut [UpstreamSettings], logins: Option<&Arc<Logins>>) {
+pub(crate) fn keep_logins(upstreams: &mut [UpstreamSettings], logins: Option<&Arc<Logins>>) {
     for upstream in upstreams {
         let id = upstream.id.as_str().to_owned();
         if let Some(credentials) = upstream.credentials_mut()
@@ -422,7 +426,7 @@ pub(super) fn keep_logins(upstreams: &mut [UpstreamSettings], logins: Option<&Ar
 }
 
 /// Sets the proxies of the upstreams that are not called directly.
-pub(super) fn use_proxies(upstreams: &mut [UpstreamSettings], proxies: &Proxies) {
+pub(crate) fn use_proxies(upstreams: &mut [UpstreamSettings], proxies: &Proxies) {
     let own = upstreams.iter_mut().filter_map(|upstream| match &mut upstream.transport {
         Transport::Http(http) | Transport::Sse(http) => http.proxies.as_mut(),
         Transport::Store(store) => store.http.proxies.as_mut(),
@@ -433,7 +437,7 @@ pub(super) fn use_proxies(upstreams: &mut [UpstreamSettings], proxies: &Proxies)
 }
 
 /// Sets the issuer of callers' tokens for each upstream for which tokens are exchanged.
-pub(super) fn name_issuer(upstreams: &mut [UpstreamSettings], issuer: &str) {
+pub(crate) fn name_issuer(upstreams: &mut [UpstreamSettings], issuer: &str) {
     for credentials in upstreams.iter_mut().filter_map(UpstreamSettings::credentials_mut) {
         if let Some(CallerCredential::Exchange(exchange)) = &mut credentials.caller {
             issuer.clone_into(&mut exchange.issuer);

@@ -19,8 +19,8 @@ const SIZES: [(&str, u64); 6] = [
 ];
 
 /// The texts that [`duration`] and [`size`] parse, as regular expressions of JSON Schema.
-pub(super) const DURATION_PATTERN: &str = "^[0-9]+(ms|s|m|h|d)$";
-pub(super) const SIZE_PATTERN: &str = "^[0-9]+(B|KiB|MiB|GiB|TiB|PiB)$";
+pub(crate) const DURATION_PATTERN: &str = "^[0-9]+(ms|s|m|h|d)$";
+pub(crate) const SIZE_PATTERN: &str = "^[0-9]+(B|KiB|MiB|GiB|TiB|PiB)$";
 
 /// Parses `250ms`, `30s`, `5m`, `1h` or `30d`. Fractions such as `1.5s` are not allowed.
 pub(crate) fn duration(text: &str) -> Option<Duration> {
@@ -34,7 +34,7 @@ pub(crate) fn size(text: &str) -> Option<usize> {
 }
 
 /// Formats a duration as [`duration`] parses it, in whole milliseconds or a larger unit.
-pub(super) fn duration_text(duration: Duration) -> String {
+pub(crate) fn duration_text(duration: Duration) -> String {
     if duration.is_zero() {
         return "0s".to_owned();
     }
@@ -42,7 +42,7 @@ pub(super) fn duration_text(duration: Duration) -> String {
 }
 
 /// Formats a number of bytes as [`size`] parses it.
-pub(super) fn size_text(bytes: usize) -> String {
+pub(crate) fn size_text(bytes: usize) -> String {
     text(bytes as u64, &SIZES)
 }
 

@@ -8,7 +8,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
 
-use super::reader::Section;
+use crate::reader::Section;
 use base::platform::disk;
 use base::seal::pem::certificates;
 
@@ -42,7 +42,7 @@ client_ca = "", such as "tls/clients.pem": PEM file of the authorities that sign
 "#;
 
 /// Returns `None` without a certificate: plain HTTP.
-pub(super) fn read(server: &mut Section<'_>) -> Option<Tls> {
+pub(crate) fn read(server: &mut Section<'_>) -> Option<Tls> {
     let mut section = server.section("tls");
     section.explain(KEYS);
     let cert = section.file("cert");
@@ -122,7 +122,7 @@ impl TlsFiles {
     }
 }
 /// Reads the PEM file in `ca`.
-pub(super) fn certificate_authorities(section: &mut Section<'_>) -> Option<Arc<str>> {
+pub(crate) fn certificate_authorities(section: &mut Section<'_>) -> Option<Arc<str>> {
     let path = section.file("ca")?;
     let file = path.display().to_string();
     let pem = section.read_file(path).map_err(|error| format!("cannot read {file}: {error}"));

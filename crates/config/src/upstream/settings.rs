@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::reader::{MILLISECOND, Section, secs, table};
+use crate::reader::{MILLISECOND, Section, secs, table};
 use domain::approval::Mode;
 use domain::hidden_text::HiddenText;
 use domain::server_request::ClientCapabilities;
@@ -163,14 +163,14 @@ const ON_CHANGED_DEFINITION: [(&str, OnChangedDefinition); 3] = [
 ];
 
 /// The modes of approvals.
-pub(super) const MODES: [(&str, Mode); 3] =
+pub(crate) const MODES: [(&str, Mode); 3] =
     [("off", Mode::Off), ("warn", Mode::Warn), ("enforce", Mode::Enforce)];
 
 /// The mistake of definitions that are compared in two ways.
-pub(super) const COMPARED_TWICE: &str = "compares definitions with the lock file; remove on_changed_definition, which compares them without one";
+pub(crate) const COMPARED_TWICE: &str = "compares definitions with the lock file; remove on_changed_definition, which compares them without one";
 
 /// Reads the mode of approvals of one upstream; `None` if it has none of its own.
-pub(super) fn approval(section: &mut Section<'_>, settings: Option<&Settings>) -> Option<Mode> {
+pub(crate) fn approval(section: &mut Section<'_>, settings: Option<&Settings>) -> Option<Mode> {
     let mode = section.choice("approval", Mode::Off, &MODES);
     let mode = section.was_read("approval").then_some(mode)?;
     let is_held = settings
@@ -182,7 +182,7 @@ pub(super) fn approval(section: &mut Section<'_>, settings: Option<&Settings>) -
 }
 
 /// Reads the settings of one table.
-pub(super) fn settings(section: &mut Section<'_>, base: &Settings) -> Settings {
+pub(crate) fn settings(section: &mut Section<'_>, base: &Settings) -> Settings {
     let settings = Settings::read_keys(section, base);
     // A mistake in the defaults is reported there, and not again in every upstream.
     let is_own = section.was_read("probe") || section.was_read("startup");

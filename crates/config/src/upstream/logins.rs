@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::reader::{Section, table};
-use super::secret::Secret;
+use crate::reader::secret::Secret;
+use crate::reader::{Section, table};
 use base::seal::SealKeys;
 use domain::name::UpstreamId;
 
@@ -50,7 +50,7 @@ table! {
     }
 }
 
-pub(super) fn login(mut section: Section<'_>) -> Login {
+pub(crate) fn login(mut section: Section<'_>) -> Login {
     let login = Login::read_keys(&mut section);
     if login.client_secret.is_some() && login.client_id.is_none() {
         section.mistake("client_secret", "needs client_id: it is the secret of that client");
@@ -81,7 +81,7 @@ idle: Time without use after which a sign-in is forgotten, at most `"3650d"`.
 "#;
 
 /// Reads `[logins]`. `login` is an upstream that needs its folder, if there is one.
-pub(super) fn read(
+pub(crate) fn read(
     mut section: Section<'_>,
     keys: Option<&SealKeys>,
     login: Option<&UpstreamId>,
@@ -106,7 +106,7 @@ pub(super) fn read(
 }
 
 /// Reads `[accounts]`.
-pub(super) fn accounts(mut section: Section<'_>) -> AccountLimits {
+pub(crate) fn accounts(mut section: Section<'_>) -> AccountLimits {
     let accounts = AccountLimits::read_keys(&mut section, AccountLimits::default());
     if accounts.max < accounts.per_caller {
         section.mistake("max", "must not be less than per_caller");

@@ -5,8 +5,8 @@ use std::time::Duration;
 use http::Uri;
 use jsonwebtoken::Algorithm;
 
-use super::net::Proxies;
-use super::reader::{MILLISECOND, Section, optional, secs, table};
+use crate::net::Proxies;
+use crate::reader::{MILLISECOND, Section, optional, secs, table};
 use domain::address_policy::is_loopback;
 
 table! {
@@ -54,7 +54,7 @@ table! {
 
 /// The signature algorithms. All are asymmetric, and each uses one kind of key: a public key, which
 /// verifies a token, cannot sign one.
-pub(super) const ALGORITHMS: [(&str, Algorithm); 9] = [
+pub(crate) const ALGORITHMS: [(&str, Algorithm); 9] = [
     ("RS256", Algorithm::RS256),
     ("RS384", Algorithm::RS384),
     ("RS512", Algorithm::RS512),
@@ -66,7 +66,7 @@ pub(super) const ALGORITHMS: [(&str, Algorithm); 9] = [
     ("EdDSA", Algorithm::EdDSA),
 ];
 
-pub(super) fn read(section: &mut Section<'_>, proxies: &Proxies) -> Option<Jwt> {
+pub(crate) fn read(section: &mut Section<'_>, proxies: &Proxies) -> Option<Jwt> {
     if !section.has("jwt") {
         return None;
     }
@@ -123,12 +123,12 @@ fn types(section: &mut Section<'_>, key: &'static str) -> Vec<String> {
 }
 
 /// The URLs that [`url()`] accepts, for mistakes.
-pub(super) const URL_RULE: &str = "a URL with https, or with http on loopback, without user, \
+pub(crate) const URL_RULE: &str = "a URL with https, or with http on loopback, without user, \
                                    fragment, quotation mark and backslash";
 
 /// Parses a URL from which keys or tokens are fetched. It must be protected from eavesdroppers
 /// ([`is_https_or_loopback`]).
-pub(super) fn url(text: &str) -> Option<Uri> {
+pub(crate) fn url(text: &str) -> Option<Uri> {
     let url: Uri = text.parse().ok()?;
     let is_plain = !text.contains(['#', '@', '"', '\\']) && text.is_ascii();
     (is_plain && is_https_or_loopback(&url)).then_some(url)

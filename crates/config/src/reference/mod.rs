@@ -1,9 +1,12 @@
 //! The keys of the configuration file as a person asks for them.
 
+#[cfg(test)]
+mod check;
+
 use std::sync::LazyLock;
 
-use super::Config;
-use super::key::Key;
+use crate::Config;
+use crate::reader::key::Key;
 use domain::similar::{is_typing_error, nearest};
 
 /// Keys that a person asks for.

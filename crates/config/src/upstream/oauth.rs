@@ -4,9 +4,9 @@
 use http::Uri;
 use jsonwebtoken::{Algorithm, EncodingKey};
 
-use super::jwt::{ALGORITHMS, URL_RULE, url};
-use super::reader::{Section, table};
-use super::secret::Secret;
+use crate::auth::jwt::{ALGORITHMS, URL_RULE, url};
+use crate::reader::secret::Secret;
+use crate::reader::{Section, table};
 
 table! {
     /// The client credentials of the gateway at an upstream's authorization server.
@@ -46,7 +46,7 @@ pub enum ClientProof {
 }
 
 impl ClientProof {
-    pub(super) fn secret(&self) -> Option<&Secret> {
+    pub(crate) fn secret(&self) -> Option<&Secret> {
         match self {
             Self::Secret(secret) => Some(secret),
             Self::Key { .. } => None,
@@ -79,14 +79,14 @@ impl std::fmt::Debug for ClientProof {
     }
 }
 
-pub(super) fn read(mut section: Section<'_>) -> Option<OAuth> {
+pub(crate) fn read(mut section: Section<'_>) -> Option<OAuth> {
     let oauth = OAuth::read_keys(&mut section);
     section.finish();
     oauth
 }
 
 /// Reads the id of the gateway as a client.
-pub(super) fn client_id(section: &mut Section<'_>, key: &'static str) -> Option<String> {
+pub(crate) fn client_id(section: &mut Section<'_>, key: &'static str) -> Option<String> {
     let rule = "the client id of the gateway at the authorization server";
     section.required(key, rule, |text| (!text.is_empty()).then(|| text.to_owned()))
 }
@@ -110,7 +110,7 @@ algorithm: Signature algorithm of `private_key`.
 
 /// Reads `client_secret`, or `private_key` and `algorithm`. `None`: neither is given, or there is a
 /// mistake.
-pub(super) fn client_proof(section: &mut Section<'_>) -> Option<ClientProof> {
+pub(crate) fn client_proof(section: &mut Section<'_>) -> Option<ClientProof> {
     section.explain(PROOF_KEYS);
     let secret = section.secret("client_secret");
     let private_key = section.secret("private_key");

@@ -7,13 +7,13 @@ use base64::prelude::{BASE64_STANDARD, Engine};
 use http::Uri;
 
 use super::credential;
-use super::jwt::is_https_or_loopback;
-use super::labels;
-use super::net::{Proxies, address_policy};
-use super::reader::Section;
-use super::secret::Secret;
-use super::tls::certificate_authorities;
 use super::webhook;
+use crate::auth::jwt::is_https_or_loopback;
+use crate::labels;
+use crate::net::tls::certificate_authorities;
+use crate::net::{Proxies, address_policy};
+use crate::reader::Section;
+use crate::reader::secret::Secret;
 use domain::address_policy::AddressPolicy;
 
 /// A git repository with the files of a library.
@@ -25,7 +25,7 @@ pub struct Git {
     pub reference: Option<String>,
     /// Folder of the library in the repository, with forward slashes; empty for all of it.
     pub path: String,
-    /// As in a [`Library`](super::Library).
+    /// As in a [`Library`](crate::Library).
     pub label: String,
     /// Value of the header `Authorization` (RFC 7617), for http and https.
     pub authorization: Option<Secret>,
@@ -67,7 +67,7 @@ const REF_RULE: &str =
 const PATH_RULE: &str = "a folder in the repository such as \"prompts\", without `.` and `..`";
 
 /// Reads a git upstream. Its `state` is that of all of them; see [`Git::state`].
-pub(super) fn read(section: &mut Section<'_>) -> Option<Git> {
+pub(crate) fn read(section: &mut Section<'_>) -> Option<Git> {
     let url = section.required("url", URL_RULE, |text| protocol(text).map(|_| text.to_owned()));
     let reference = section.parsed("ref", REF_RULE, |text| is_ref(text).then(|| text.to_owned()));
     let path = section.parsed("path", PATH_RULE, folder_in_repository).unwrap_or_default();

@@ -4,11 +4,11 @@ use std::path::PathBuf;
 
 use http::{HeaderName, HeaderValue, Uri};
 
-use super::jwt::{URL_RULE, url};
 use super::logins::{self, Login};
 use super::oauth::{self, ClientProof, OAuth};
-use super::reader::{Section, table};
-use super::secret::Secret;
+use crate::auth::jwt::{URL_RULE, url};
+use crate::reader::secret::Secret;
+use crate::reader::{Section, table};
 
 /// The credentials for calls of an upstream.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -23,7 +23,7 @@ pub struct Credentials {
 
 impl Credentials {
     /// Returns the secrets that the upstream, or its authorization server, is called with.
-    pub(super) fn secrets(&self) -> impl Iterator<Item = &Secret> {
+    pub(crate) fn secrets(&self) -> impl Iterator<Item = &Secret> {
         let header = self.header.iter().map(|(_, value)| value);
         let token = match &self.token {
             Some(TokenCredential::OAuth(oauth)) => oauth.proof.secret(),
@@ -162,7 +162,7 @@ password: `git`: secret that is sent as `Authorization: Basic`, such as an acces
 const GIT_USER: &str = "x-access-token";
 
 /// Reads `credential` of a git repository: the name of a user, and the password.
-pub(super) fn git(section: &mut Section<'_>) -> Option<(String, Secret)> {
+pub(crate) fn git(section: &mut Section<'_>) -> Option<(String, Secret)> {
     let mut credential = section.section("credential");
     credential.explain(KEYS);
     let user = credential.text("user", GIT_USER);
@@ -178,7 +178,7 @@ pub(super) fn git(section: &mut Section<'_>) -> Option<(String, Secret)> {
 }
 
 /// Reads `credential` and `act_as`.
-pub(super) fn read(section: &mut Section<'_>) -> Credentials {
+pub(crate) fn read(section: &mut Section<'_>) -> Credentials {
     let acts_as_caller = section.choice("act_as", false, &[("service", false), ("caller", true)]);
     let mut credential = section.section("credential");
     credential.explain(KEYS);
@@ -365,7 +365,7 @@ fn vault_url(text: &str) -> Option<String> {
 }
 
 /// Reads `headers`.
-pub(super) fn extra_headers(section: &mut Section<'_>) -> Vec<(HeaderName, Secret)> {
+pub(crate) fn extra_headers(section: &mut Section<'_>) -> Vec<(HeaderName, Secret)> {
     let mut headers = Vec::new();
     for (name, value) in section.section("headers").secrets() {
         match header_name(&name) {

@@ -1,10 +1,12 @@
 //! `[net]`: the proxies of a company network.
 
+pub(crate) mod tls;
+
 use http::Uri;
 
-use super::reader::Section;
-use super::secret::Secret;
-use super::{environment, lookup};
+use crate::reader::Section;
+use crate::reader::secret::Secret;
+use crate::{environment, lookup};
 use domain::address_policy::AddressPolicy;
 
 /// The HTTP proxies through which servers are reached. Loopback addresses never are. A proxy may
@@ -21,7 +23,7 @@ pub struct Proxies {
 }
 
 /// Reads which addresses an upstream may have. `host` is that of its URL.
-pub(super) fn address_policy(section: &mut Section<'_>, host: Option<&str>) -> AddressPolicy {
+pub(crate) fn address_policy(section: &mut Section<'_>, host: Option<&str>) -> AddressPolicy {
     let policy = if section.flag("allow_private", true) {
         AddressPolicy::NotLinkLocal
     } else {
@@ -63,7 +65,7 @@ const RULE: &str = "the URL of an HTTP proxy, such as \"http://proxy.example.com
                     \"http://user:password@proxy.example.com:3128\", with special characters of the \
                     password as in a URL (%40 for @)";
 
-pub(super) fn read(mut section: Section<'_>) -> Proxies {
+pub(crate) fn read(mut section: Section<'_>) -> Proxies {
     section.explain(KEYS);
     let configured = section.text_or_secret("proxy");
     let lookup = |name: &str| section.variable(name);

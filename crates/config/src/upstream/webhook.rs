@@ -3,11 +3,11 @@
 
 use http::Uri;
 
-use super::jwt::{URL_RULE, url};
-use super::net::Proxies;
-use super::reader::Section;
-use super::secret::Secret;
-use super::telemetry::TelemetrySettings;
+use crate::auth::jwt::{URL_RULE, url};
+use crate::net::Proxies;
+use crate::reader::Section;
+use crate::reader::secret::Secret;
+use crate::telemetry::TelemetrySettings;
 use base::seal::WebhookKey;
 
 /// The receiver of notifications, and how it knows them.
@@ -38,7 +38,7 @@ const KEY_RULE: &str =
     "whsec_ and 24 to 64 bytes in base64; create one with `printf whsec_; openssl rand -base64 32`";
 
 /// Returns `None` without the table.
-pub(super) fn read(section: &mut Section<'_>, telemetry: &TelemetrySettings) -> Option<Webhook> {
+pub(crate) fn read(section: &mut Section<'_>, telemetry: &TelemetrySettings) -> Option<Webhook> {
     if !section.has("notify") {
         return None;
     }
@@ -69,7 +69,7 @@ pub(super) fn read(section: &mut Section<'_>, telemetry: &TelemetrySettings) -> 
 const LEAST_SECRET: usize = 8;
 
 /// Reads `webhook_secret` of an upstream.
-pub(super) fn incoming(section: &mut Section<'_>) -> Option<Secret> {
+pub(crate) fn incoming(section: &mut Section<'_>) -> Option<Secret> {
     let secret = section.secret("webhook_secret")?;
     if secret.expose().len() < LEAST_SECRET {
         let rule = "must have at least 8 characters; create one with `openssl rand -hex 32`";

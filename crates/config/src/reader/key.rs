@@ -5,10 +5,10 @@ use serde_json::{Value, json};
 use super::raw::join;
 
 /// The place of the elements of an array of tables, below the place of the array.
-pub(super) const ELEMENTS: &str = "[]";
+pub(crate) const ELEMENTS: &str = "[]";
 
 /// The place of the tables of a table of tables.
-pub(super) const NAMED: &str = "*";
+pub(crate) const NAMED: &str = "*";
 
 /// One key.
 #[derive(Clone, Debug)]
@@ -48,18 +48,18 @@ impl Key {
     }
 
     /// The parts of the dotted key, without names and numbers of tables.
-    pub(super) fn parts(&self) -> impl Iterator<Item = &str> {
+    pub(crate) fn parts(&self) -> impl Iterator<Item = &str> {
         let table = self.place.split('.').filter(|part| ![ELEMENTS, NAMED, ""].contains(part));
         table.chain([self.name.as_str()])
     }
 
     /// Whether the parts name this key, with the names of its tables.
-    pub(super) fn is_at(&self, parts: &[&str]) -> bool {
+    pub(crate) fn is_at(&self, parts: &[&str]) -> bool {
         parts.split_last().is_some_and(|(name, table)| *name == self.name && self.is_in(table))
     }
 
     /// Whether the parts name the table of this key.
-    pub(super) fn is_in(&self, parts: &[&str]) -> bool {
+    pub(crate) fn is_in(&self, parts: &[&str]) -> bool {
         let own = self.place.split('.').filter(|part| ![ELEMENTS, ""].contains(part));
         let own: Vec<_> = own.collect();
         own.len() == parts.len()
@@ -67,7 +67,7 @@ impl Key {
     }
 
     /// Whether another key is one of this table, or of the tables in it that have names or numbers.
-    pub(super) fn holds(&self, other: &Self) -> bool {
+    pub(crate) fn holds(&self, other: &Self) -> bool {
         let own = join(&self.place, &self.name);
         let places = [join(&own, ELEMENTS), join(&own, NAMED), own];
         places.contains(&other.place)
@@ -172,7 +172,7 @@ fn choices(choices: &Value) -> String {
 }
 
 /// Returns a value as in TOML.
-pub(super) fn toml(value: &Value) -> String {
+pub(crate) fn toml(value: &Value) -> String {
     match value {
         Value::Array(items) => {
             format!("[{}]", items.iter().map(toml).collect::<Vec<_>>().join(", "))

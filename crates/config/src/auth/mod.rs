@@ -1,12 +1,14 @@
 //! `[auth]`: authentication of callers.
 
+pub(crate) mod jwt;
+
 use std::path::{Path, PathBuf};
 
-use super::jwt::{self, Jwt};
-use super::net::Proxies;
-use super::reader::Section;
+use crate::net::Proxies;
+use crate::reader::Section;
 use base::seal::hex::from_hex;
 use domain::caller::{Caller, Proof, is_id, is_reserved};
+use jwt::Jwt;
 
 /// The authentication methods.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -85,7 +87,7 @@ stdio: The caller over `serve --stdio`, where no credential is checked.
 jwt: Tokens (JWT) of an identity provider. The caller's id is `sub`.
 "#;
 
-pub(super) fn read(
+pub(crate) fn read(
     mut section: Section<'_>,
     client_ca: Option<PathBuf>,
     proxies: &Proxies,

@@ -1,16 +1,19 @@
 //! `[server]`: the listener, the endpoint and their limits.
 
+pub(crate) mod exposure;
+pub(crate) mod views;
+
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use http::Uri;
 
-use super::auth::Auth;
-use super::exposure::{self, Exposure};
-use super::reader::{MILLISECOND, Section, optional, secs, table};
-use super::tls::Tls;
+use crate::auth::Auth;
+use crate::net::tls::Tls;
+use crate::reader::{MILLISECOND, Section, optional, secs, table};
 use base::seal::SealKeys;
 use domain::fair_share::Share;
+use exposure::Exposure;
 
 table! {
     /// The downstream side: listener, endpoint and limits.
@@ -214,7 +217,7 @@ impl Server {
     }
 
     /// Whether a URL is one of an endpoint of this gateway.
-    pub(super) fn serves(&self, url: &Uri) -> bool {
+    pub(crate) fn serves(&self, url: &Uri) -> bool {
         let is_below = |path: &str| {
             let rest = url.path().strip_prefix(path);
             rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
@@ -258,7 +261,7 @@ impl Server {
 
 /// Returns the URL of an endpoint at `path` of a gateway that listens at `addr`, as seen from this
 /// machine.
-pub(super) fn url_at(addr: SocketAddr, has_tls: bool, path: &str) -> String {
+pub(crate) fn url_at(addr: SocketAddr, has_tls: bool, path: &str) -> String {
     format!("{}://{}{path}", scheme(has_tls), from_here(addr))
 }
 
@@ -278,14 +281,14 @@ pub fn from_here(addr: SocketAddr) -> SocketAddr {
 }
 
 /// Reads `listen`.
-pub(super) fn listen(section: &mut Section<'_>) -> SocketAddr {
+pub(crate) fn listen(section: &mut Section<'_>) -> SocketAddr {
     let rule = "an IP address with a port, such as \"127.0.0.1:8080\" or \"[::1]:8080\"";
     let listen = section.parsed("listen", rule, |text| text.parse().ok());
     listen.unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], 8080)))
 }
 
 /// Reads `path`.
-pub(super) fn main_path(section: &mut Section<'_>) -> String {
+pub(crate) fn main_path(section: &mut Section<'_>) -> String {
     section
         .parsed("path", &format!("a path such as \"/mcp\", {PATH_RULE}"), path)
         .unwrap_or_else(|| "/mcp".to_owned())
@@ -303,7 +306,7 @@ const PUBLIC_URL_RULE: &str =
 /// Environment variable with the seal keys, unless the file names another source. It may be unset.
 const SEAL_KEY_VARIABLE: &str = "PROMPTGATE_SEAL_KEY";
 
-pub(super) fn read(mut section: Section<'_>, tls: Option<Tls>, auth: &Auth) -> Server {
+pub(crate) fn read(mut section: Section<'_>, tls: Option<Tls>, auth: &Auth) -> Server {
     let server = Server::read_keys(&mut section, tls);
     for message in server.exposure(auth) {
         section.mistake("listen", message);

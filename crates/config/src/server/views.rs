@@ -1,9 +1,9 @@
 //! `[views.NAME]`: endpoints that serve a part of the catalog.
 
+use super::Server;
 use super::exposure::{self, Exposure};
-use super::reader::Section;
-use super::server::Server;
-use super::upstream::UpstreamSettings;
+use crate::reader::Section;
+use crate::upstream::UpstreamSettings;
 use domain::glob::{Glob, MAX_PATTERN};
 use domain::name::UpstreamId;
 
@@ -38,7 +38,7 @@ versions: Also lists and serves the versions of library prompts (`NAME@LABEL`, `
     exist nowhere else. See docs/versions.md.
 "#;
 
-pub(super) fn read_all(
+pub(crate) fn read_all(
     root: &mut Section<'_>,
     server: &Server,
     upstreams: &[UpstreamSettings],
@@ -69,7 +69,7 @@ pub(super) fn read_all(
 
 /// Returns the id of an upstream, also of one that is not enabled: it can be switched off without a
 /// change elsewhere.
-pub(super) fn known_id(
+pub(crate) fn known_id(
     id: &str,
     upstreams: &[UpstreamSettings],
     disabled: &[UpstreamId],
@@ -79,7 +79,7 @@ pub(super) fn known_id(
 }
 
 /// Reads the key `upstreams`, a list of upstream ids; `None` if it is not set.
-pub(super) fn upstream_ids(
+pub(crate) fn upstream_ids(
     section: &mut Section<'_>,
     upstreams: &[UpstreamSettings],
     disabled: &[UpstreamId],
@@ -101,7 +101,7 @@ pub(super) fn upstream_ids(
 }
 
 /// Reads a list of patterns; `None` if the key is not set.
-pub(super) fn globs(section: &mut Section<'_>, key: &'static str) -> Option<Vec<Glob>> {
+pub(crate) fn globs(section: &mut Section<'_>, key: &'static str) -> Option<Vec<Glob>> {
     let texts = section.texts(key);
     let globs: Vec<_> = texts.iter().filter_map(|text| Glob::parse(text)).collect();
     if globs.len() < texts.len() {
@@ -113,6 +113,6 @@ pub(super) fn globs(section: &mut Section<'_>, key: &'static str) -> Option<Vec<
 }
 
 /// Returns the pattern that matches every name.
-pub(super) fn all() -> Vec<Glob> {
+pub(crate) fn all() -> Vec<Glob> {
     Glob::parse("*").into_iter().collect()
 }
