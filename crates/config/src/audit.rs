@@ -45,11 +45,11 @@ table! {
         /// File of the generated key, which is used if no key is configured.
         field key_file: PathBuf = section.beside(KEY_FILE);
         /// Checkpoints, each of which signs all records before it.
-        let checkpoint: (u64, Duration) = checkpoint(section.section(key));
+        let checkpoint: Checkpoint = checkpoint(section.section(key));
         /// Number of records after which a checkpoint is signed.
-        field pub checkpoint_records: u64 = checkpoint.0;
+        field pub checkpoint_records: u64 = checkpoint.records;
         /// Time after which a checkpoint is signed.
-        field pub checkpoint_every: Duration = checkpoint.1;
+        field pub checkpoint_every: Duration = checkpoint.every;
         /// Size at which a new segment is started, an eighth of `keep_size` at most.
         pub segment_size: u64 = section.size(key, 64 << 20, 4 << 10..=1 << 40) as u64;
         /// Age at which a new segment is started.
@@ -195,19 +195,20 @@ pub(super) fn path(section: &mut Section<'_>) -> Option<PathBuf> {
     section.file_or("path", "audit")
 }
 
-/// The keys of `audit.checkpoint`.
-const CHECKPOINT_KEYS: &str = r#"
-records: Records after which a checkpoint is signed.
-every: Time after which a checkpoint is signed.
-"#;
+table! {
+    /// `audit.checkpoint`.
+    struct Checkpoint(section, key) {
+        /// Records after which a checkpoint is signed.
+        records: u64 = section.count(key, 1_000, 1..=1_000_000) as u64;
+        /// Time after which a checkpoint is signed.
+        every: Duration = section.duration(key, secs(60), MILLISECOND);
+    }
+}
 
-/// Reads the number of records and the time after which a checkpoint is signed.
-fn checkpoint(mut section: Section<'_>) -> (u64, Duration) {
-    section.explain(CHECKPOINT_KEYS);
-    let records = section.count("records", 1_000, 1..=1_000_000) as u64;
-    let every = section.duration("every", secs(60), MILLISECOND);
+fn checkpoint(mut section: Section<'_>) -> Checkpoint {
+    let checkpoint = Checkpoint::read_keys(&mut section);
     section.finish();
-    (records, every)
+    checkpoint
 }
 
 fn configured_key(section: &mut Section<'_>, name: &'static str) -> Option<AuditKey> {
