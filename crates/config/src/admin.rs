@@ -57,7 +57,7 @@ table! {
         /// Most rows of one page or document.
         pub page_rows: usize = section.count(key, 1000, 1..=100_000);
         /// The index of what was used. See docs/usage.md.
-        pub usage: Usage = read_usage(section.section(key));
+        pub usage: Usage = Usage::read_table(section.section(key));
         /// Sign-in of people at an OpenID provider. See docs/console.md#at-an-openid-provider.
         pub oidc: Option<Oidc> = read_oidc(section.section(key), proxies);
     }
@@ -195,12 +195,6 @@ fn read_tokens(section: &mut Section<'_>, shared: Option<&Secret>) -> BTreeMap<S
 /// Reads the folder of the usage index; `None` if there is none.
 pub(super) fn usage_path(section: &mut Section<'_>) -> Option<PathBuf> {
     section.file_or("path", "usage")
-}
-
-fn read_usage(mut section: Section<'_>) -> Usage {
-    let usage = Usage::read_keys(&mut section);
-    section.finish();
-    usage
 }
 
 fn issuer(section: &mut Section<'_>, key: &'static str) -> Option<String> {

@@ -13,7 +13,7 @@ use domain::fair_share::Share;
 use domain::glob::Glob;
 
 table! {
-    /// The configuration of the audit log.
+    /// The configuration of the audit log; none where `path` is `""`.
     #[derive(Clone, Debug, Eq, PartialEq)]
     pub struct Audit(section, key, share: Share) -> Option {
         /// Directory of the log. `""` disables the log.
@@ -45,7 +45,7 @@ table! {
         /// File of the generated key, which is used if no key is configured.
         field key_file: PathBuf = section.beside(KEY_FILE);
         /// Checkpoints, each of which signs all records before it.
-        let checkpoint: Checkpoint = checkpoint(section.section(key));
+        let checkpoint: Checkpoint = Checkpoint::read_table(section.section(key));
         /// Number of records after which a checkpoint is signed.
         field pub checkpoint_records: u64 = checkpoint.records;
         /// Time after which a checkpoint is signed.
@@ -205,12 +205,6 @@ table! {
     }
 }
 
-fn checkpoint(mut section: Section<'_>) -> Checkpoint {
-    let checkpoint = Checkpoint::read_keys(&mut section);
-    section.finish();
-    checkpoint
-}
-
 fn configured_key(section: &mut Section<'_>, name: &'static str) -> Option<AuditKey> {
     let text = section.secret_or_variable(name, KEY_VARIABLE)?;
     let key = AuditKey::parse(text.expose());
@@ -218,14 +212,6 @@ fn configured_key(section: &mut Section<'_>, name: &'static str) -> Option<Audit
         section.mistake(name, KEY_RULE);
     }
     key
-}
-
-/// Reads the table; `share` is that of `server.limits`. Returns `None` if `path` is `""`: the audit
-/// log is disabled.
-pub(super) fn read(mut section: Section<'_>, share: Share) -> Option<Audit> {
-    let audit = Audit::read_keys(&mut section, share);
-    section.finish();
-    audit
 }
 
 #[cfg(test)]

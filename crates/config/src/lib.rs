@@ -330,7 +330,7 @@ impl Config {
         }
         // Anyone may get every prompt.
         let is_open = !auth.required && access.is_none();
-        let telemetry = telemetry::read(root.section("telemetry"), proxies.clone());
+        let telemetry = TelemetrySettings::read_table(root.section("telemetry"), proxies.clone());
         let mut config = Self {
             digest: seal::sha256_text(text.as_bytes()),
             files: Vec::new(),
@@ -338,7 +338,7 @@ impl Config {
             auth,
             access,
             limits: limits::read_all(&mut root),
-            audit: audit::read(root.section("audit"), server.limits.share),
+            audit: Audit::read_table(root.section("audit"), server.limits.share),
             admin: admin::read(root.section("admin"), &proxies, is_open),
             listing: listing(root.section("listing")),
             accounts,

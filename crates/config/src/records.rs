@@ -50,7 +50,7 @@ impl Records {
 /// # Errors
 /// The file cannot be read or is not TOML, or the table has a mistake.
 pub fn load_audit(path: &Path) -> Result<Option<Audit>, ConfigError> {
-    read(path, &environment(), |root| audit::read(root.section("audit"), Share::WHOLE))
+    read(path, &environment(), |root| Audit::read_table(root.section("audit"), Share::WHOLE))
 }
 
 /// Finds the lock file that the file at `path` names, as [`Records::load`]: it may have mistakes

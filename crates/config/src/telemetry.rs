@@ -64,12 +64,6 @@ const FILTER_RULE: &str = "a filter such as \"info\" or \"promptgate=debug,info\
 const COLLECTOR_RULE: &str =
     "\"\" or the base URL of a collector with http or https, such as \"http://127.0.0.1:4318\"";
 
-pub(super) fn read(mut section: Section<'_>, proxies: Proxies) -> TelemetrySettings {
-    let telemetry = TelemetrySettings::read_keys(&mut section, proxies);
-    section.finish();
-    telemetry
-}
-
 fn filter(text: &str) -> Option<String> {
     let is_filter = text.parse::<tracing_subscriber::filter::Targets>().is_ok();
     is_filter.then(|| text.to_owned())

@@ -3,10 +3,10 @@
 //! definition or the source of a library prompt in canonical form (RFC 8785), and `DIGEST.file` a
 //! file of a skill, byte for byte.
 //!
-//! A change writes its objects first, then replaces the lock file, then removes objects that neither
-//! the old nor the new one needs: a gateway reads those of the old one until it has followed the
-//! change. At whichever step a crash interrupts it, the lock file is the old or the new one, and has
-//! its objects.
+//! A change writes its objects first, then replaces the lock file, then removes objects that
+//! neither the old nor the new one needs: a gateway reads those of the old one until it has
+//! followed the change. At whichever step a crash interrupts it, the lock file is the old or the
+//! new one, and has its objects.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashSet};

@@ -16,7 +16,7 @@
 ///
 /// `Listing::read_keys` then reads the keys in this order, where `key` is the name of each. Further
 /// parameters of the struct are parameters of `read_keys`. A later key may use the value of an
-/// earlier one.
+/// earlier one. `Listing::read_table` also ends the table: other keys are unknown.
 ///
 /// The comment of a key is its meaning, as in [`meaning`](super::meaning); paragraphs after the
 /// first are for developers only. `#[default = …]` is a default that the call does not state, and
@@ -95,6 +95,17 @@ macro_rules! table {
             ) -> table!(@result $($mode)?) {
                 $($reads)*
                 table!(@made $names $($mode)?)
+            }
+
+            /// Reads the whole table, where there are no such rules.
+            #[allow(dead_code, reason = "many tables have rules between keys")]
+            pub(crate) fn read_table(
+                mut $section: $crate::reader::Section<'_>
+                $(, $param: $kind)*
+            ) -> table!(@result $($mode)?) {
+                let table = Self::read_keys(&mut $section $(, $param)*);
+                $section.finish();
+                table
             }
         }
 

@@ -252,9 +252,13 @@ fn only<T, const N: usize>(
 
 fn token_credential(credential: &mut Section<'_>) -> ExclusiveTable<TokenCredential> {
     let all = [
-        given(credential, "oauth", |section| oauth::read(section).map(TokenCredential::OAuth)),
+        given(credential, "oauth", |section| {
+            OAuth::read_table(section).map(TokenCredential::OAuth)
+        }),
         given(credential, "login", |section| Some(TokenCredential::Login(logins::login(section)))),
-        given(credential, "workload", |section| workload(section).map(TokenCredential::Workload)),
+        given(credential, "workload", |section| {
+            Workload::read_table(section).map(TokenCredential::Workload)
+        }),
     ];
     only(credential, all, RULE)
 }
@@ -262,9 +266,12 @@ fn token_credential(credential: &mut Section<'_>) -> ExclusiveTable<TokenCredent
 fn caller_credential(credential: &mut Section<'_>) -> ExclusiveTable<CallerCredential> {
     let all = [
         given(credential, "exchange", |section| {
-            exchange(section).map(|exchange| CallerCredential::Exchange(Box::new(exchange)))
+            Exchange::read_table(section)
+                .map(|exchange| CallerCredential::Exchange(Box::new(exchange)))
         }),
-        given(credential, "vault", |section| vault(section).map(CallerCredential::Vault)),
+        given(credential, "vault", |section| {
+            Vault::read_table(section).map(CallerCredential::Vault)
+        }),
     ];
     only(credential, all, "must have one of exchange and vault")
 }
@@ -299,24 +306,12 @@ fn header_credential(
 const RULE: &str = "must be { bearer = … }, { header = \"…\", value = … }, { oauth = { client_id = \"…\", … } }, \
                     { login = { … } } or { workload = { file = \"…\", … } }";
 
-fn workload(mut section: Section<'_>) -> Option<Workload> {
-    let workload = Workload::read_keys(&mut section);
-    section.finish();
-    workload
-}
-
 fn token_file(section: &mut Section<'_>, key: &'static str) -> Option<PathBuf> {
     let file = section.file(key);
     if file.is_none() {
         section.mistake(key, "is required: the file of the token, which the platform renews");
     }
     file
-}
-
-fn exchange(mut section: Section<'_>) -> Option<Exchange> {
-    let exchange = Exchange::read_keys(&mut section);
-    section.finish();
-    exchange
 }
 
 fn actor(section: &mut Section<'_>, key: &'static str) -> Option<PathBuf> {
@@ -335,12 +330,6 @@ fn actor(section: &mut Section<'_>, key: &'static str) -> Option<PathBuf> {
 const ACTOR_KEYS: &str = r#"
 file, such as "gateway-token": File of the token. Required. Read for each exchange.
 "#;
-
-fn vault(mut section: Section<'_>) -> Option<Vault> {
-    let vault = Vault::read_keys(&mut section);
-    section.finish();
-    vault
-}
 
 fn member(section: &mut Section<'_>, key: &'static str) -> String {
     let member = section.text(key, "token");

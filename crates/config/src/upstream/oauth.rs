@@ -79,12 +79,6 @@ impl std::fmt::Debug for ClientProof {
     }
 }
 
-pub(crate) fn read(mut section: Section<'_>) -> Option<OAuth> {
-    let oauth = OAuth::read_keys(&mut section);
-    section.finish();
-    oauth
-}
-
 /// Reads the id of the gateway as a client.
 pub(crate) fn client_id(section: &mut Section<'_>, key: &'static str) -> Option<String> {
     let rule = "the client id of the gateway at the authorization server";
