@@ -217,7 +217,7 @@ fn dashboards_alerts_and_the_manual_speak_of_metrics_that_there_are() {
 
 #[tokio::test]
 async fn the_prompt_in_the_manual_of_the_library_works_as_pasted() {
-    let manual = read("docs/library.md");
+    let manual = read("docs/sources.md");
     let prompt = manual.split("```markdown\n").nth(1).unwrap().split("\n```\n").next().unwrap();
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("pasted.md"), prompt).unwrap();

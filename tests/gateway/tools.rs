@@ -1,5 +1,5 @@
 //! Requests for tools and resources: empty lists for hosts that ask every server for them, and
-//! prompts as tools for hosts and models that know no prompts.
+//! prompts as tools for hosts and models without prompt support.
 
 use serde_json::{Value, json};
 

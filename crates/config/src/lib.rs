@@ -418,7 +418,7 @@ views: More endpoints, each with a part of the catalog. The name of the table en
     endpoint, `/mcp/NAME` (below `server.path`).
 overlays: Changes of prompts before clients see them. Several for one prompt apply in their order.
 approvals: Which versions of prompts may be served.
-rollouts: Versions of prompts that a share of the callers gets (docs/rollouts.md).
+rollouts: Versions of prompts that a share of the callers gets (docs/versions.md#rollouts).
 telemetry: Log, metrics and traces.
 end: Always the last table, without keys: the file has not lost its end. Once a gateway has it, a
     reload of a file without it is held back.

@@ -8,7 +8,8 @@ use domain::name::UpstreamId;
 /// The keys of `[rest]`.
 const KEYS: &str = r#"
 upstream, such as "tools": Upstream whose tools, resources and other methods clients get, unmerged
-    and unrenamed. Not set: no requests for tools and resources are passed on. See docs/rest.md.
+    and unrenamed. Not set: no requests for tools and resources are passed on. See
+    docs/exposure.md#tools-and-resources-of-one-server.
 "#;
 
 /// Reads the table, and marks the upstream that it names; `None` if it names none, or one that is

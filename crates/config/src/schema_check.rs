@@ -89,11 +89,10 @@ mod tests {
         for path in [
             "README.md",
             "docs/access.md",
-            "docs/tools.md",
+            "docs/exposure.md",
             "docs/hosts.md",
             "docs/first-hour.md",
             "docs/proxies.md",
-            "docs/company-network.md",
         ] {
             examples.extend(blocks(path));
         }

@@ -203,7 +203,7 @@ fn explained(cause: &str) -> String {
     }
     format!(
         "{cause}: name a PEM file with the certificate of its authority in the variable SSL_CERT_FILE, or in \
-         the upstream's `ca` (docs/company-network.md)"
+         the upstream's `ca` (docs/proxies.md#the-way-out)"
     )
 }
 

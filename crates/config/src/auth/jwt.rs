@@ -42,8 +42,8 @@ table! {
         pub leeway: Duration = section.duration(key, secs(30), Duration::ZERO);
         /// Age at which the keys are fetched again.
         pub refresh: Duration = section.duration(key, secs(600), secs(1));
-        /// A token with an unknown key id has the keys fetched at once, but not before this time
-        /// has passed since the last fetch.
+        /// A token with an unknown key id triggers a key fetch, but not before this time has
+        /// passed since the last fetch.
         pub cooldown: Duration = section.duration(key, secs(30), MILLISECOND);
         /// Time after `refresh` in which old keys are still used while fetching fails. Then
         /// requests with tokens get 503.

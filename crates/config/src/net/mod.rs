@@ -57,7 +57,7 @@ proxy, such as "http://proxy.example.com:3128": HTTP proxy for upstreams, identi
     collectors and webhooks: a URL with `http` or `https`, with a user and a password where the proxy demands
     them, or a secret that holds it. Not set: the variables `HTTPS_PROXY` and `HTTP_PROXY`. `""`
     calls all directly. Loopback addresses and hosts in `NO_PROXY` always are. See
-    docs/company-network.md.
+    docs/proxies.md#the-way-out.
 "#;
 
 /// The form of a proxy, for mistakes.

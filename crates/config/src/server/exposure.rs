@@ -10,9 +10,9 @@ table! {
     #[derive(Clone, Copy, Debug, Eq, PartialEq)]
     pub struct Exposure(section, key, base: &Self) -> Default {
         /// The form in which the endpoint offers its prompts. `"tools"` offers them as tools, for
-        /// hosts and models that know no prompts. See docs/tools.md. `"skills"` offers those
-        /// without required arguments as skills. See docs/skills.md. Without `"prompts"`, the
-        /// methods for prompts are −32601.
+        /// hosts and models without prompt support. See docs/exposure.md#prompts-as-tools.
+        /// `"skills"` offers those without required arguments as skills. See
+        /// docs/exposure.md#skills. Without `"prompts"`, the methods for prompts are −32601.
         #[default = ["prompts"]] #[example = ["tools"]]
         let expose: Option<Vec<ExposureKind>> = kinds(section, key);
         /// Whether prompts are offered as prompts.

@@ -307,17 +307,17 @@ const KEYS: &str = r#"
 transport: `library`: Markdown files in a directory. `git`: the same in a repository. `http`:
     Streamable HTTP, with fallback to HTTP+SSE for a server that speaks nothing else. `sse`:
     HTTP+SSE, without detection. `stdio`: a child process. See docs/operating.md#child-processes.
-    `mlflow`, `phoenix`, `langfuse`: a prompt store. See docs/stores.md.
-path, such as "prompts": `library`: the directory. Required. See docs/library.md. `git`: the folder
-    in the repository.
+    `mlflow`, `phoenix`, `langfuse`: a prompt store. See docs/sources.md#prompt-stores.
+path, such as "prompts": `library`: the directory. Required. See
+    docs/sources.md#the-file-format. `git`: the folder in the repository.
 url, such as "https://prompts.example.com/mcp": `http` and `sse`: the server. Required. At most two
     redirects (307, 308) to the same origin are followed. A third one is `upstream_protocol_error`,
-    any other redirect `upstream_http_error`. `git`: the repository. Required. See docs/git.md.
-    Prompt stores: the address before `/api` or `/v1`.
+    any other redirect `upstream_http_error`. `git`: the repository. Required. See
+    docs/sources.md#git-repositories. Prompt stores: the address before `/api` or `/v1`.
 ref, such as "main": `git`: branch or tag. Not set: the HEAD of the repository.
 state: `git`: directory for the files that are served, in a directory of the upstream's name.
 trusted_keys, such as "signers": `git`: file of allowed signers. A commit, or an annotated tag,
-    without a signature of one of them is not served. See docs/git.md#signatures.
+    without a signature of one of them is not served. See docs/sources.md#signatures.
 label = "production": Which version of a prompt is served under its name: that of this label in
     `labels.toml` (`library`, `git`), or of this alias (MLflow), tag (Phoenix) or label (Langfuse).
     `"latest"`: the newest ones. See docs/versions.md.
@@ -331,7 +331,7 @@ config: Prompt stores: results have the model parameters and response formats of
     `_meta["promptgate/config"]`.
 webhook_secret, such as { env = "WEBHOOK_SECRET" }: `git`, `mlflow` and `langfuse`: secret of the
     webhooks at `server.path` + `/hooks/NAME`, after which the upstream is read at once. Not set:
-    none are taken.
+    webhooks are refused.
 command, such as ["uvx", "mcp-server-fetch"]: `stdio`: program and arguments, which no shell
     interprets. Required.
 env, such as { LOG_LEVEL = "debug" }: `stdio`: environment variables, texts or secrets. See `inherit` for
@@ -341,7 +341,7 @@ prefix, such as "web": Prefix of the public names. Not set: the id. `""` lists n
     prefix: a name that two such upstreams claim is dropped from both, and one that falls under the
     prefix of another upstream is dropped.
 expose_skills = [], such as ["prompts"]: `"prompts"` also serves each skill as a prompt with the argument
-    `task`. See docs/skills.md#two-doors.
+    `task`. See docs/exposure.md#skills-as-prompts-and-tools.
 enabled: `false` disables the upstream. Other tables may still name it.
 approval: Mode of approvals for this upstream: `off`, `warn` or `enforce`.
 revision = "auto", such as "2025-11-25": MCP revision of the upstream. `"auto"` detects it.
@@ -362,7 +362,7 @@ ca = "", such as "upstream-ca.pem": PEM file of certificates that are trusted be
 allow_private: `false` refuses hosts at addresses that are not public (loopback, private networks,
     the rest of IANA's special-purpose registries). Link-local addresses and metadata services of
     clouds are always refused. The address of the actual connection is checked; behind a proxy, the
-    proxy finds it, and only addresses in URLs are checked. `git`: see docs/git.md#addresses.
+    proxy finds it, and only addresses in URLs are checked. `git`: see docs/sources.md#addresses.
 proxy: `false` calls the upstream, its authorization server and its vault directly, without the
     proxy of `[net]` or of the environment.
 "#;

@@ -66,7 +66,7 @@ table! {
         pub content: HiddenText [HiddenText::Flag] = section.choice(key, base.content, &CONTENT);
         /// Links in messages to resources of the upstream, and embedded resources. `as_is` passes
         /// their URIs on. `sealed` replaces them by URIs that their caller can read at the gateway.
-        /// See docs/rest.md#links-in-prompts.
+        /// See docs/exposure.md#links-in-prompts.
         pub links: Links [Links::AsIs] = section.choice(key, base.links, &LINKS);
         /// A prompt whose definition changed under the same name, where no lock file covers it.
         /// `allow` serves the new definition, `hold` lists the first one, `block` leaves the prompt
@@ -97,7 +97,7 @@ table! {
         pub approval_probes: bool [true] = section.flag(key, base.approval_probes);
         /// Environment variables of the gateway that a child process inherits beside `PATH`,
         /// `HOME`, `LANG`, `TMPDIR` and those of proxies and certificates. See
-        /// docs/company-network.md.
+        /// docs/proxies.md#the-way-out.
         #[example = ["NPM_TOKEN"]]
         pub inherit: Vec<String> [Vec::new()] = inherit(section, &base.inherit);
         /// Whether the prompts are rendered when they are read, since an endpoint offers them as

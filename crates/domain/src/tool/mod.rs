@@ -1,4 +1,4 @@
-//! Prompts as tools, for hosts and models that know no prompts: the names, definitions, search and
+//! Prompts as tools, for hosts and models without prompt support: the names, definitions, search and
 //! results of the tools that stand for prompts (MCP 2025-11-25, tools).
 
 pub mod name;
