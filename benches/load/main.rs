@@ -1,5 +1,5 @@
 //! The cost of a call through the gateway, compared in one run with a bare reverse proxy:
-//! `cargo bench --bench load`, about five minutes. docs/performance.md describes the options, the
+//! `cargo bench --bench load`, about five minutes. benches/README.md describes the options, the
 //! rows and how to read them.
 //!
 //! The harness starts everything as a process of its own (scripted upstreams, the proxy, the

@@ -2,7 +2,7 @@
 //
 // Calls are sent at a fixed rate, without and with the browsers, in turn. Printed are the processor time of the gateway
 // for each call and the 99th percentile of the time to an answer. Give 30 % of the highest rate of the machine
-// (docs/performance.md), and an optimised binary in PROMPTGATE.
+// (benches/README.md), and an optimised binary in PROMPTGATE.
 import { readFileSync } from 'node:fs';
 import { performance } from 'node:perf_hooks';
 import { setTimeout } from 'node:timers/promises';

@@ -1,4 +1,4 @@
-"""The tables of docs/behind-gateways.md, row by row: a change here is a change of that page."""
+"""The tables of tests/neighbours/README.md, row by row: a change here is a change of that page."""
 
 # Each gateway before promptgate: what its clients see.
 BEFORE = {

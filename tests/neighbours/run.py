@@ -4,7 +4,7 @@ usage: python run.py BINARY [PEER…]
 
 Run with the Python of `.venv-fastmcp`; the environments of the others and the Node packages stand beside it. Each
 gateway is started before promptgate, then promptgate before it. Every row of the tables below must be as it is there:
-a gateway that loses less than the table says fails as well, since docs/behind-gateways.md would be wrong.
+a gateway that loses less than the table says fails as well, since README.md would be wrong.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-//! The whole gateway under simulation: one seed decides everything (docs/simulation.md).
+//! The whole gateway under simulation: one seed decides everything (tests/simulation/README.md).
 //!
 //! Each seed runs in a process of its own, since a process has one machine. Without arguments, this
 //! program runs the seeds of earlier failures, then `PROMPTGATE_SIMULATION_SEEDS` more, as many at
