@@ -554,8 +554,8 @@ fn messages(code: &str, name: &str) -> Vec<String> {
 }
 
 #[test]
-fn operating_md_says_what_to_do_about_each_warning_and_error_of_the_log() {
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/operating.md");
+fn log_lines_md_says_what_to_do_about_each_warning_and_error_of_the_log() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/log-lines.md");
     let page = fs::read_to_string(page).unwrap();
     let mut looked_at = 0;
     let mut missing = Vec::new();
@@ -571,7 +571,7 @@ fn operating_md_says_what_to_do_about_each_warning_and_error_of_the_log() {
         }
     }
     assert!(looked_at > 40, "{looked_at}");
-    assert!(missing.is_empty(), "not in docs/operating.md: {missing:#?}");
+    assert!(missing.is_empty(), "not in docs/log-lines.md: {missing:#?}");
 }
 
 #[test]
