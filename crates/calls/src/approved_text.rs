@@ -101,6 +101,11 @@ pub(super) struct OtherText {
 }
 
 impl OtherText {
+    /// The text of a result with which nothing is compared.
+    pub(super) fn of_result(result: &Document) -> Self {
+        Self::new(canonical_text(result.json()))
+    }
+
     fn new(text: String) -> Self {
         Self { digest: seal::prompt_text_digest(&text).into(), text }
     }

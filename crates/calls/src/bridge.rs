@@ -5,15 +5,13 @@
 use tokio::time::Instant;
 
 use super::Router;
+use super::bridged_request::BridgedRequest;
 use super::call_channel::{CallChannel, CallEvent};
 use super::routed_call::RoutedCall;
 use super::suspended_calls::{self, SuspendedCall};
-use super::withheld_text::withhold_other_text;
 use base::platform::heap::rare;
 use base::seal;
-use catalog::approval::ExpectedText;
-use catalog::reply::{self, InputRequired, Reply, RequestOrigin, ResultOrigin};
-use domain::approval::DigestText;
+use catalog::reply::{InputRequired, Reply, RequestOrigin};
 use domain::call::{Call, InputRetry, ServerRequestMode};
 use domain::document::Document;
 use domain::fair_share::Holder;
@@ -22,7 +20,6 @@ use domain::json::Json;
 use domain::json::object::write_object;
 use domain::meta;
 use domain::request_state::{self, GetProgress, Replay, RequestState};
-use domain::rest::RestRequest;
 use domain::revision::Revision;
 use domain::server_request::{
     Answer, ClientCapabilities, ELICIT, ServerRequest, ServerRequestKind,
@@ -30,19 +27,14 @@ use domain::server_request::{
 use domain::unix_time::UnixSeconds;
 use upstream::call::correlator::InterimMessage;
 use upstream::call::exchange::{CallExchange, ExchangeEvent};
-use upstream::call::request::{InputResponses, RequestParams, UpstreamRequest};
+use upstream::call::request::{InputResponses, UpstreamRequest};
 
-/// One get, or one call of `[rest]`, in progress.
+/// A call in progress whose upstream may ask its client.
 pub(super) struct Bridge<'a> {
     pub router: &'a Router,
     pub routed: &'a RoutedCall<'a>,
     pub channel: &'a CallChannel,
-    /// For the upstream.
-    pub arguments: Option<&'a Document>,
-    /// The request for the upstream of `[rest]`, if the call is one.
-    pub rest: Option<&'a RestRequest>,
-    /// The approved text for the arguments of the client, where texts are compared.
-    pub expected: Option<&'a ExpectedText<'a>>,
+    pub request: BridgedRequest<'a>,
     /// Extended while a user answers.
     pub deadline: Instant,
     pub now: UnixSeconds,
@@ -89,7 +81,7 @@ impl Bridge<'_> {
             };
             drop(exchange);
             match self.input_requests(result.json())? {
-                None => return self.checked(result),
+                None => return self.request.reply(self.router, self.routed, result).await,
                 Some(requests) => answers = Some(self.request_all(requests).await?),
             }
         }
@@ -198,27 +190,12 @@ impl Bridge<'_> {
             );
         };
         match self.input_requests(result.json())? {
-            None => self.checked(result),
+            None => self.request.reply(self.router, self.routed, result).await,
             Some(InputRequests { requests, state }) => {
                 self.next_round()?;
                 self.input_required(requests, GetProgress::Upstream(state))
             }
         }
-    }
-
-    /// Checks the result of the upstream, and adds the messages of overlays.
-    fn checked(&self, result: Document) -> Result<Reply, Fault> {
-        if self.rest.is_some() {
-            return reply::rest(result, &self.routed.owner.upstream);
-        }
-        let hidden_text = self.routed.upstream.config().settings.content;
-        let mut prompt = reply::prompt(result, self.origin(), hidden_text)?;
-        self.routed.upstream.repairs().count_all(prompt.repairs);
-        if let Some(expected) = self.expected {
-            withhold_other_text(&self.router.shared, self.routed, expected, &prompt.result)?;
-        }
-        prompt.overlay.clone_from(&self.routed.owner.overlay);
-        Ok(Reply::Prompt(prompt))
     }
 
     fn suspend(&self, suspended_call: SuspendedCall, mut replay: Replay) -> Result<Reply, Fault> {
@@ -283,42 +260,23 @@ impl Bridge<'_> {
             caller: self.routed.call.caller.id().to_owned(),
             name: self.routed.owner.public_name.to_string(),
             upstream: self.routed.upstream.config().id.to_string(),
-            arguments: match self.rest {
-                Some(rest) => seal::digest([&*rest.params]),
-                None => digest_of(self.arguments),
-            },
+            arguments: self.request.digest(),
         }
     }
 
     fn start(&self, answers: Option<InputResponses>) -> CallExchange {
-        let params = match self.rest {
-            Some(rest) => RequestParams::Rest { request: rest.clone(), answers },
-            None => RequestParams::Get {
-                name: self.routed.owner.raw_name.clone(),
-                arguments: self.arguments.cloned(),
-                answers,
-                source: self.approved_source(),
-            },
-        };
-        // A list causes no server request, so it needs no dedicated connection.
-        let is_list = self.rest.is_some_and(|rest| rest.list().is_some());
         let capabilities = self.routed.call.client.capabilities.and(self.allowed());
+        let is_asking = self.request.may_ask();
         let request = UpstreamRequest {
-            params,
+            params: self.request.params(self.routed.owner, answers),
             forwarded: self.routed.call.forwarded.clone(),
             overlay: self.routed.owner.overlay.clone(),
-            capabilities: if is_list { ClientCapabilities::NONE } else { capabilities },
+            // A request without server requests needs no dedicated connection.
+            capabilities: if is_asking { capabilities } else { ClientCapabilities::NONE },
             progress: self.routed.call.client.progress,
             log_level: self.routed.call.client.log_level,
         };
         self.routed.upstream.call(&self.routed.authorized, request, self.deadline)
-    }
-
-    /// The only source that a library may serve.
-    fn approved_source(&self) -> Option<DigestText> {
-        let approved =
-            self.routed.owner.approval.approved.as_ref().filter(|approval| approval.is_enforced)?;
-        approved.version.source.clone()
     }
 
     /// The server requests of an `InputRequiredResult` (2026-07-28); `None` for a complete result.
@@ -486,10 +444,6 @@ impl Bridge<'_> {
         RequestOrigin { upstream: config.id.to_string(), label: config.settings.label_elicitations }
     }
 
-    fn origin(&self) -> ResultOrigin {
-        self.routed.origin()
-    }
-
     fn fault(&self, kind: Kind) -> Fault {
         Fault::upstream(self.routed.owner.upstream.as_str(), kind)
     }
@@ -521,15 +475,4 @@ fn clean(responses: &Document) -> String {
         }
     });
     out
-}
-
-/// A digest of arguments that does not depend on their order.
-fn digest_of(arguments: Option<&Document>) -> [u8; 32] {
-    let members = arguments.iter().flat_map(|a| a.json().members()).map(|(key, value)| {
-        let text = |json: Json<'_>| json.as_str().unwrap_or_default().into_owned();
-        (text(key), text(value))
-    });
-    let mut members: Vec<_> = members.collect();
-    members.sort();
-    seal::digest(members.iter().flat_map(|(key, value)| [key.as_str(), value.as_str()]))
 }

@@ -10,6 +10,7 @@ mod approved_text;
 mod arguments;
 mod build;
 mod bridge;
+mod bridged_request;
 pub mod rest;
 pub mod call_channel;
 pub mod links;
@@ -37,9 +38,10 @@ use arguments::{effective_arguments, renamed_arguments, without_presets};
 use base::platform::heap::rare;
 use base::seal::Sealer;
 use bridge::Bridge;
+use bridged_request::BridgedRequest;
 use call_channel::CallChannel;
 use catalog::announce::changes::{Changes, Published};
-use catalog::approval::approval_arguments;
+use catalog::approval::{Availability, approval_arguments};
 use catalog::effective::TextReport;
 use catalog::lists::owner;
 use catalog::owner::Owner;
@@ -75,7 +77,7 @@ use upstream::Upstream;
 use upstream::call::correlator::UrlElicitationComplete;
 use upstream::driver::DriverReport;
 use upstream::guard::concurrency::ConcurrencyLimit;
-use withheld_text::{count_tolerated, snapshot_or};
+use withheld_text::{count_tolerated, snapshot_alone, snapshot_or};
 
 pub use build::{RefreshEnded, RouterDeps};
 pub use catalog::lists::Lists;
@@ -268,19 +270,15 @@ impl Router {
                 }
             },
         };
-        if owner.approval.is_snapshot_only {
-            let why = Kind::Unavailable("it has not been listed since the start".to_owned());
-            let gone = Fault::upstream(owner.upstream.as_str(), why);
-            return Box::pin(snapshot_or(&self.shared, routed, expected.as_ref(), gone)).await;
+        if owner.approval.availability == Availability::SnapshotOnly {
+            return Box::pin(snapshot_alone(routed, expected.as_ref())).await;
         }
         let arguments = effective.as_ref().or(arguments);
         let bridge = Bridge {
             router: self,
             routed,
             channel,
-            arguments,
-            rest: None,
-            expected: expected.as_ref(),
+            request: BridgedRequest::Get { arguments, expected: expected.as_ref() },
             deadline,
             now,
             rounds: 0,

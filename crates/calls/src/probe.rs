@@ -6,6 +6,7 @@ use tokio::time::Instant;
 use super::Router;
 use super::arguments::{effective_arguments, without_presets};
 use super::bridge::Bridge;
+use super::bridged_request::BridgedRequest;
 use super::call_channel::CallChannel;
 use super::completion::{Completing, complete};
 use super::routed_call::RoutedCall;
@@ -168,9 +169,10 @@ async fn get_text(
         router,
         routed,
         channel: &channel,
-        arguments: effective.as_ref().or(arguments),
-        rest: None,
-        expected: None,
+        request: BridgedRequest::Get {
+            arguments: effective.as_ref().or(arguments),
+            expected: None,
+        },
         deadline: Instant::now() + router.limits.request,
         now: UnixSeconds::default(),
         rounds: 0,

@@ -1,17 +1,23 @@
 //! Gets of texts that differ from the approved one: withheld, served with a note, or answered with
 //! the approved snapshot.
 
+use std::sync::Arc;
+
 use tracing::error;
 
 use super::RouterSharedState;
+use super::approved_text::OtherText;
 use super::routed_call::RoutedCall;
 use audit::record::AuditEvent;
 use catalog::approval::{DEPTH, ExpectedText};
 use catalog::owner::Owner;
-use catalog::reply::{self, PromptReply, Reply};
+use catalog::reply::{self, PromptReply, Reply, ResultOrigin};
 use domain::approval::ApprovalState;
 use domain::document::Document;
+use domain::fair_share::Holder;
 use domain::fault::{Fault, UpstreamFault, UpstreamFaultKind as Kind};
+use domain::hidden_text::HiddenText;
+use upstream::guard::large_texts::{AT_ONCE, work_on};
 
 /// The outcome of a get of a text that is not approved.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -37,21 +43,21 @@ impl Unapproved {
 ///
 /// # Errors
 /// [`Kind::NotApproved`] for a text that is withheld.
-pub(super) fn withhold_other_text(
-    shared: &RouterSharedState,
+pub(super) async fn withhold_other_text(
+    shared: &Arc<RouterSharedState>,
     routed: &RoutedCall<'_>,
     expected: &ExpectedText<'_>,
     result: &Document,
 ) -> Result<(), Fault> {
     let owner = routed.owner;
-    let most = routed.upstream.config().settings.max_message;
-    let Err(other) = shared.verified.verify(expected, result, most, |filled| {
-        let hidden_text = routed.upstream.config().settings.content;
-        let treated = reply::prompt(filled, routed.origin(), hidden_text).ok();
-        treated.map(|treated| treated.result)
-    }) else {
-        return Ok(());
+    let verified = if result.size() <= AT_ONCE {
+        let settings = &routed.upstream.config().settings;
+        let treat = |filled| treated(filled, routed.origin(), settings.content);
+        shared.verified.verify(expected, result, settings.max_message, treat)
+    } else {
+        Box::pin(verify_large(shared, routed, expected, result)).await
     };
+    let Err(other) = verified else { return Ok(()) };
     shared.mismatches.found(routed, expected, &other);
     let (approved, offered) = (expected.digest().clone(), other.digest);
     let are_arguments_approved = !matches!(expected, ExpectedText::Nothing { .. });
@@ -62,6 +68,40 @@ pub(super) fn withhold_other_text(
     }
     note_unapproved(shared, owner, &fault, Unapproved::Served);
     Ok(())
+}
+
+/// Compares a large result beside the calls.
+///
+/// # Errors
+/// The result's text, if the texts differ.
+async fn verify_large(
+    shared: &Arc<RouterSharedState>,
+    routed: &RoutedCall<'_>,
+    expected: &ExpectedText<'_>,
+    result: &Document,
+) -> Result<(), OtherText> {
+    let shared = shared.clone();
+    let approved = routed.owner.approval.approved.clone();
+    let arguments = expected.arguments().to_owned();
+    let origin = routed.origin();
+    let settings = &routed.upstream.config().settings;
+    let (hidden_text, most) = (settings.content, settings.max_message);
+    let holder = Holder::of(&routed.call.caller, routed.call.address);
+    let bytes = result.size();
+    let result = result.clone();
+    let verify = move || {
+        let expected = approved.as_ref().and_then(|approved| approved.known(&arguments));
+        let Some(expected) = expected else { return Err(OtherText::of_result(&result)) };
+        let treat = |filled| treated(filled, origin.clone(), hidden_text);
+        shared.verified.verify(&expected, &result, most, treat)
+    };
+    work_on(bytes, &holder, verify).await
+}
+
+/// What is done to each result, done to an approved text that was filled in.
+fn treated(filled: Document, origin: ResultOrigin, hidden_text: HiddenText) -> Option<Document> {
+    let treated = reply::prompt(filled, origin, hidden_text).ok();
+    treated.map(|treated| treated.result)
 }
 
 /// Answers a get that failed with the approved text, if the upstream is gone or offers another
@@ -89,6 +129,24 @@ pub(super) async fn snapshot_or(
         note_unapproved(shared, routed.owner, &fault, outcome);
     }
     snapshot.map(Reply::Prompt).ok_or(fault)
+}
+
+/// Answers a get of a prompt that its upstream does not list with the approved text.
+///
+/// # Errors
+/// There is no snapshot for the arguments.
+pub(super) async fn snapshot_alone(
+    routed: &RoutedCall<'_>,
+    expected: Option<&ExpectedText<'_>>,
+) -> Result<Reply, Fault> {
+    let snapshot = match expected {
+        Some(expected) => snapshot(routed, expected).await,
+        None => None,
+    };
+    snapshot.map(Reply::Prompt).ok_or_else(|| {
+        let why = Kind::Unavailable("it has not been listed since the start".to_owned());
+        Fault::upstream(routed.owner.upstream.as_str(), why)
+    })
 }
 
 /// Returns the approved text of a get, with its arguments; `None` if there is none, or it

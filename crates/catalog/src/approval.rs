@@ -78,14 +78,23 @@ impl ApprovalSettings {
 /// JSON depth of objects: they were accepted before.
 pub const DEPTH: usize = 256;
 
+/// Where a listed prompt or skill can be had.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Availability {
+    /// At its upstream, which lists it.
+    #[default]
+    Listed,
+    /// Nowhere but in the approved snapshot: its upstream has no list, or another version.
+    SnapshotOnly,
+}
+
 /// The approval of a listed prompt.
 #[derive(Clone, Debug, Default)]
 pub struct PromptApproval {
     pub state: ApprovalState,
     /// Whether it is served although the offered version is not the approved one.
     pub is_tolerated: bool,
-    /// Whether its upstream has no list: nothing but the approved snapshot is served.
-    pub is_snapshot_only: bool,
+    pub availability: Availability,
     /// The approved version, if there is one and it has more than a definition.
     pub approved: Option<Arc<ApprovedTexts>>,
 }
@@ -100,6 +109,13 @@ pub struct ApprovedTexts {
     pub version: Version,
     templates: Vec<ApprovedTemplate>,
     store: Arc<LockStore>,
+}
+
+/// What is approved for the arguments of a get.
+enum Found<'a> {
+    Known(Option<ExpectedText<'a>>),
+    /// The template that covers them, and their members.
+    Template(&'a ApprovedTemplate, Vec<(Json<'a>, Json<'a>)>),
 }
 
 /// An approved text with places for arguments, and its variants.
@@ -141,6 +157,28 @@ impl ExpectedText<'_> {
             | Self::Nothing { other: digest, .. } => digest,
         }
     }
+
+    /// The arguments of the get, as [`approval_arguments`] returned them.
+    pub fn arguments(&self) -> &str {
+        match self {
+            Self::Text { key, .. } => key,
+            Self::Template { arguments, .. } | Self::Nothing { arguments, .. } => arguments,
+        }
+    }
+}
+
+impl ApprovedTemplate {
+    /// The text for the arguments of a get; `None` if its forms were never read.
+    fn expected<'a>(
+        &'a self,
+        arguments: &'a str,
+        given: &[(Json<'a>, Json<'a>)],
+    ) -> Option<ExpectedText<'a>> {
+        let forms = self.forms.get()?.clone();
+        let values = given.iter().map(|(_, value)| value.raw_str().unwrap_or_default()).collect();
+        let (key, digest) = (&self.key, &self.digests[0]);
+        Some(ExpectedText::Template { key, digest, forms, arguments, values })
+    }
 }
 
 impl ApprovedTexts {
@@ -181,30 +219,43 @@ impl ApprovedTexts {
         &'a self,
         arguments: &'a str,
     ) -> Result<Option<ExpectedText<'a>>, ObjectError> {
+        let (template, given) = match self.find(arguments) {
+            Found::Known(expected) => return Ok(expected),
+            Found::Template(template, given) => (template, given),
+        };
+        if template.forms.get().is_none() {
+            let (store, digests) = (self.store.clone(), template.digests.clone());
+            let places = template.arguments.clone();
+            let read = move || digests.iter().map(|digest| form(&store, digest, &places)).collect();
+            let forms: Result<Arc<[Form]>, _> = beside_calls(read).await;
+            let forms = forms?;
+            template.forms.get_or_init(|| forms);
+        }
+        Ok(template.expected(arguments, &given))
+    }
+
+    /// As [`Self::expected`], without reading: `None`, too, for a template whose forms were never
+    /// read.
+    pub fn known<'a>(&'a self, arguments: &'a str) -> Option<ExpectedText<'a>> {
+        match self.find(arguments) {
+            Found::Known(expected) => expected,
+            Found::Template(template, given) => template.expected(arguments, &given),
+        }
+    }
+
+    fn find<'a>(&'a self, arguments: &'a str) -> Found<'a> {
         if let Some((key, digest)) = self.version.texts.get_key_value(arguments) {
-            return Ok(Some(ExpectedText::Text { key, digest, version: &self.version }));
+            return Found::Known(Some(ExpectedText::Text { key, digest, version: &self.version }));
         }
         let given: Vec<_> = Json::accepted(arguments).members().collect();
         let mut templates = self.templates.iter();
-        let Some(found) = templates.find(|template| template.arguments.cover(&given)) else {
-            let nothing = |other| ExpectedText::Nothing { other, arguments };
-            return Ok(self.text_of_others().map(nothing));
-        };
-        let forms = match found.forms.get() {
-            Some(forms) => forms.clone(),
+        match templates.find(|template| template.arguments.cover(&given)) {
+            Some(template) => Found::Template(template, given),
             None => {
-                let (store, digests) = (self.store.clone(), found.digests.clone());
-                let places = found.arguments.clone();
-                let read =
-                    move || digests.iter().map(|digest| form(&store, digest, &places)).collect();
-                let forms: Result<Arc<[Form]>, _> = beside_calls(read).await;
-                let forms = forms?;
-                found.forms.get_or_init(|| forms).clone()
+                let nothing = |other| ExpectedText::Nothing { other, arguments };
+                Found::Known(self.text_of_others().map(nothing))
             }
-        };
-        let (key, digest) = (&found.key, &found.digests[0]);
-        let values = given.iter().map(|(_, value)| value.raw_str().unwrap_or_default()).collect();
-        Ok(Some(ExpectedText::Template { key, digest, forms, arguments, values }))
+        }
     }
 
     /// An approved text for other arguments than those of a get, which is not served with arguments

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use super::approval::{
-    ApprovalRow, ApprovalSettings, ApprovedTexts, OfferedPrompt, PromptApproval,
+    ApprovalRow, ApprovalSettings, ApprovedTexts, Availability, OfferedPrompt, PromptApproval,
 };
 use super::skills::approved::{EffectiveSkills, SkillMaker};
 use super::snapshot::{LeftOut, LeftOutBy};
@@ -46,7 +46,7 @@ impl Effective {
         let is_same_approval = |(one, other): (&PromptApproval, &PromptApproval)| {
             one.state == other.state
                 && one.is_tolerated == other.is_tolerated
-                && one.is_snapshot_only == other.is_snapshot_only
+                && one.availability == other.availability
                 && match (&one.approved, &other.approved) {
                     (Some(one), Some(other)) => one.is_same(other),
                     (None, None) => true,
@@ -241,9 +241,10 @@ impl Maker<'_> {
                         effective.prompts.push(form);
                         let approval =
                             self.prompt_approval(ApprovalState::Approved, Some(approval));
-                        effective
-                            .approvals
-                            .push(PromptApproval { is_snapshot_only: true, ..approval });
+                        effective.approvals.push(PromptApproval {
+                            availability: Availability::SnapshotOnly,
+                            ..approval
+                        });
                     }
                     Err(problem) => row.problem = Some(problem),
                 }
@@ -259,7 +260,7 @@ impl Maker<'_> {
         let version = version.filter(|version| version.class() != Class::Definition);
         let approved = version.map(|version| Arc::new(ApprovedTexts::new(version, self.approvals)));
         let is_tolerated = !self.is_enforced() && state != ApprovalState::Approved;
-        PromptApproval { state, is_tolerated, is_snapshot_only: false, approved }
+        PromptApproval { state, is_tolerated, availability: Availability::Listed, approved }
     }
 
     fn is_enforced(&self) -> bool {

@@ -10,6 +10,7 @@ use tracing::warn;
 
 use super::Router;
 use super::bridge::Bridge;
+use super::bridged_request::BridgedRequest;
 use super::call_channel::CallChannel;
 use super::routed_call::RoutedCall;
 use super::skills::is_file;
@@ -168,9 +169,7 @@ impl RestUpstream<'_> {
             router: self.router,
             routed,
             channel: context.channel,
-            arguments: None,
-            rest: Some(&sent),
-            expected: None,
+            request: BridgedRequest::Rest(&sent),
             deadline: context.deadline,
             now: context.now,
             rounds: 0,

@@ -22,22 +22,24 @@ use upstream::Upstream;
 pub(super) async fn file_or(
     upstream: &Upstream,
     owner: &Owner,
-    file: &SkillFile,
+    asked: &SkillFile,
     fault: Fault,
 ) -> Result<Document, Fault> {
     let Fault::Upstream(UpstreamFault { kind, .. }) = &fault else { return Err(fault) };
     let is_other = matches!(kind, Kind::Protocol(_)) || is_unknown_file(&fault);
     let is_gone = is_gone(kind, upstream.config().acts_as_caller());
-    let approved = owner.approval.approved.as_ref().filter(|approved| approved.has_snapshot);
-    let Some(approved) = approved.filter(|_| is_other || is_gone) else { return Err(fault) };
-    match approved.file(&Arc::from(&*file.digest)).await {
-        Ok(bytes) => {
-            let contents = file_contents(&file.uri, bytes).into_bytes();
-            Document::parse(contents, DEPTH).map_err(|_| Fault::Internal)
-        }
-        Err(error) => {
-            error!(%error, name = %owner.public_name, "snapshot cannot be read");
-            Err(fault)
-        }
+    if !is_other && !is_gone {
+        return Err(fault);
     }
+    file(owner, asked).await.ok_or(fault)
+}
+
+/// Returns an approved file, as the result of `resources/read`; `None` if there is no snapshot, or
+/// it cannot be read.
+pub(super) async fn file(owner: &Owner, file: &SkillFile) -> Option<Document> {
+    let approved = owner.approval.approved.as_ref().filter(|approved| approved.has_snapshot)?;
+    let read = approved.file(&Arc::from(&*file.digest)).await;
+    let name = &*owner.public_name;
+    let bytes = read.inspect_err(|error| error!(%error, name, "snapshot cannot be read")).ok()?;
+    Document::parse(file_contents(&file.uri, bytes).into_bytes(), DEPTH).ok()
 }

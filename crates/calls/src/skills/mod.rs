@@ -15,6 +15,7 @@ use super::completion::response;
 use super::resolution::held;
 use super::routed_call::origin;
 use super::withheld_text::count_tolerated;
+use catalog::approval::Availability;
 use catalog::owner::{ListedSkill, Owner};
 use catalog::reply::{Reply, SkillBody, SkillReply};
 use catalog::skills::catalog::{FoundPart, FoundSkill};
@@ -80,7 +81,7 @@ pub(super) async fn answer(
     })?;
     let (found, upstream) = found.ok_or(Fault::Internal)?;
     let owner = found.owner;
-    let mut is_snapshot = owner.approval.is_snapshot_only;
+    let mut is_snapshot = owner.approval.availability == Availability::SnapshotOnly;
     let (mut ttl, mut scope) = router.lists.hints(&catalog, call, &owner.upstream);
     let body = match found.part {
         FoundPart::Entry(entry) => SkillBody::Entry(entry.to_owned()),
@@ -142,13 +143,14 @@ pub(super) async fn serve(
     channel: &CallChannel,
 ) -> Result<ServedFile, Fault> {
     let AskedFile { owner, file, upstream, .. } = asked;
-    let offered = if owner.approval.is_snapshot_only {
-        let why = Kind::Unavailable("it does not offer the approved files".to_owned());
-        Err(Fault::upstream(owner.upstream.as_str(), why))
-    } else {
-        read(router, (call, authorized), asked, channel).await
-    };
-    match offered {
+    if owner.approval.availability == Availability::SnapshotOnly {
+        let result = kept::file(owner, file).await.ok_or_else(|| {
+            let why = Kind::Unavailable("it does not offer the approved files".to_owned());
+            Fault::upstream(owner.upstream.as_str(), why)
+        })?;
+        return Ok(ServedFile { result, is_snapshot: true });
+    }
+    match read(router, (call, authorized), asked, channel).await {
         Ok(result) => Ok(ServedFile { result, is_snapshot: false }),
         Err(fault) => {
             let result = kept::file_or(upstream, owner, file, fault).await?;

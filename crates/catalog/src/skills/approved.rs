@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use crate::approval::{
-    ApprovalRow, ApprovalSettings, ApprovedTexts, OfferedPrompt, PromptApproval,
+    ApprovalRow, ApprovalSettings, ApprovedTexts, Availability, OfferedPrompt, PromptApproval,
 };
 use crate::snapshot::{LeftOut, LeftOutBy};
 use base::seal;
@@ -78,9 +78,12 @@ impl SkillMaker<'_> {
             Serving::Approved => self.approved_form(&mut row, skill.via.clone()),
             Serving::Nothing => None,
         };
-        let is_snapshot = decision.serving == Serving::Approved;
+        let availability = match decision.serving {
+            Serving::Approved => Availability::SnapshotOnly,
+            _ => Availability::Listed,
+        };
         match served {
-            Some(skill) => self.add(skill, decision.state, is_snapshot, &row, effective),
+            Some(skill) => self.add(skill, decision.state, availability, &row, effective),
             None => {
                 let why = row.problem.as_deref().unwrap_or(decision.reason.as_str());
                 let reason = format!("held back ({}): {why}", decision.state.as_str());
@@ -107,7 +110,7 @@ impl SkillMaker<'_> {
             if !has_list && self.has_snapshot(Some(approval)) {
                 row.decision.serving = Serving::Approved;
                 if let Some(skill) = self.approved_form(&mut row, Via::NONE) {
-                    self.add(skill, state, true, &row, effective);
+                    self.add(skill, state, Availability::SnapshotOnly, &row, effective);
                 }
             }
             effective.rows.push(row);
@@ -132,7 +135,7 @@ impl SkillMaker<'_> {
         &self,
         skill: Arc<Skill>,
         state: ApprovalState,
-        is_snapshot_only: bool,
+        availability: Availability,
         row: &ApprovalRow,
         effective: &mut EffectiveSkills,
     ) {
@@ -140,7 +143,7 @@ impl SkillMaker<'_> {
         let approved =
             approved.map(|version| Arc::new(ApprovedTexts::new(version, self.approvals)));
         let is_tolerated = self.approvals.mode != Mode::Enforce && state != ApprovalState::Approved;
-        let approval = PromptApproval { state, is_tolerated, is_snapshot_only, approved };
+        let approval = PromptApproval { state, is_tolerated, availability, approved };
         effective.skills.push(skill);
         effective.approvals.push(approval);
     }

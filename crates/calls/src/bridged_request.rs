@@ -1,0 +1,99 @@
+//! Requests that the bridge sends, and the replies that it makes of their results.
+
+use super::Router;
+use super::routed_call::RoutedCall;
+use super::withheld_text::withhold_other_text;
+use base::seal;
+use catalog::approval::ExpectedText;
+use catalog::owner::Owner;
+use catalog::reply::{self, Reply};
+use domain::approval::DigestText;
+use domain::document::Document;
+use domain::fault::Fault;
+use domain::json::Json;
+use domain::rest::RestRequest;
+use upstream::call::request::{InputResponses, RequestParams};
+
+/// A request whose upstream may ask the client, and the same request again with the answers.
+#[derive(Clone, Copy)]
+pub(super) enum BridgedRequest<'a> {
+    Get {
+        /// For the upstream.
+        arguments: Option<&'a Document>,
+        /// The approved text for the arguments of the client, where texts are compared.
+        expected: Option<&'a ExpectedText<'a>>,
+    },
+    Rest(&'a RestRequest),
+}
+
+impl BridgedRequest<'_> {
+    /// The parameters for the upstream, with the answers of the client.
+    pub(super) fn params(self, owner: &Owner, answers: Option<InputResponses>) -> RequestParams {
+        match self {
+            Self::Get { arguments, .. } => RequestParams::Get {
+                name: owner.raw_name.clone(),
+                arguments: arguments.cloned(),
+                answers,
+                source: approved_source(owner),
+            },
+            Self::Rest(request) => RequestParams::Rest { request: request.clone(), answers },
+        }
+    }
+
+    /// Whether the upstream may send server requests: a list causes none.
+    pub(super) fn may_ask(self) -> bool {
+        match self {
+            Self::Get { .. } => true,
+            Self::Rest(request) => request.list().is_none(),
+        }
+    }
+
+    /// The digest of the arguments, to which the state of a suspended call belongs.
+    pub(super) fn digest(self) -> [u8; 32] {
+        match self {
+            Self::Get { arguments, .. } => digest_of(arguments),
+            Self::Rest(request) => seal::digest([&*request.params]),
+        }
+    }
+
+    /// Checks the result of the upstream, and adds the messages of overlays.
+    ///
+    /// # Errors
+    /// The result is malformed, or its text is not approved.
+    pub(super) async fn reply(
+        self,
+        router: &Router,
+        routed: &RoutedCall<'_>,
+        result: Document,
+    ) -> Result<Reply, Fault> {
+        let expected = match self {
+            Self::Get { expected, .. } => expected,
+            Self::Rest(_) => return reply::rest(result, &routed.owner.upstream),
+        };
+        let hidden_text = routed.upstream.config().settings.content;
+        let mut prompt = reply::prompt(result, routed.origin(), hidden_text)?;
+        routed.upstream.repairs().count_all(prompt.repairs);
+        if let Some(expected) = expected {
+            withhold_other_text(&router.shared, routed, expected, &prompt.result).await?;
+        }
+        prompt.overlay.clone_from(&routed.owner.overlay);
+        Ok(Reply::Prompt(prompt))
+    }
+}
+
+/// The only source that a library may serve.
+fn approved_source(owner: &Owner) -> Option<DigestText> {
+    let approved = owner.approval.approved.as_ref().filter(|approval| approval.is_enforced)?;
+    approved.version.source.clone()
+}
+
+/// A digest of arguments that does not depend on their order.
+fn digest_of(arguments: Option<&Document>) -> [u8; 32] {
+    let members = arguments.iter().flat_map(|a| a.json().members()).map(|(key, value)| {
+        let text = |json: Json<'_>| json.as_str().unwrap_or_default().into_owned();
+        (text(key), text(value))
+    });
+    let mut members: Vec<_> = members.collect();
+    members.sort();
+    seal::digest(members.iter().flat_map(|(key, value)| [key.as_str(), value.as_str()]))
+}
