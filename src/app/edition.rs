@@ -9,7 +9,6 @@ use tracing::{info, warn};
 
 use approvals::Approvals;
 use approvals::prober::Prober;
-use audit::usage::GatewayUsage;
 use base::seal::{SealKeys, Sealer};
 use calls::{RefreshEnded, Router, RouterDeps, UpstreamDeps};
 use cluster::ClusterMember;
@@ -41,14 +40,12 @@ impl Edition {
         cluster: Option<Arc<ClusterMember>>,
         upstream_deps: UpstreamDeps,
         drain: CancellationToken,
-        usage: Arc<GatewayUsage>,
     ) -> Self {
         let UpstreamDeps { audit, telemetry, supervisor, tasks, shutdown: stop, .. } =
             upstream_deps.clone();
         let rights = policy::rights(&config);
         let mut gate = Gate::new(&config, rights, audit.clone(), telemetry);
-        let shared = session::SessionSharedState::new(tasks, drain, stop.clone());
-        let mut shared = shared.counted_by(usage);
+        let mut shared = session::SessionSharedState::new(tasks, drain, stop.clone());
         if let Some(cluster) = cluster {
             gate = gate.in_cluster(cluster.clone());
             shared = shared.in_cluster(cluster);

@@ -118,18 +118,15 @@ impl App {
         let Shutdown { supervisor, stop, .. } = &shutdown;
         supervisor.supervise("telemetry_push", telemetry.clone().push(stop.clone()));
         let usage = Arc::new(GatewayUsage::default());
-        supervisor.supervise("usage", usage.clone().keep(stop.clone()));
         let following = usage.clone().follow(audit.clone(), stop.clone());
-        supervisor.supervise("usage_index", following);
+        supervisor.supervise("usage", following);
         let regular_verification = Arc::<RegularVerification>::default();
         let verifying = regular_verification.clone().run(audit.clone(), stop.clone());
         supervisor.supervise("regular_verification", verifying);
         let upstream_deps = UpstreamDeps::new(audit.clone(), telemetry.clone(), supervisor.clone());
         let upstream_deps = UpstreamDeps { logins, ..upstream_deps };
         let drain = shutdown.drain.clone();
-        let counted = usage.clone();
-        let edition =
-            Edition::first(config, sealer, cluster.clone(), upstream_deps, drain, counted);
+        let edition = Edition::first(config, sealer, cluster.clone(), upstream_deps, drain);
         let sessions = Arc::new(ArcSwap::new(edition.sessions.clone()));
         let edition = Arc::new(ArcSwap::from_pointee(edition));
         observe::gateway(&telemetry, &edition, &audit);

@@ -24,10 +24,6 @@ use domain::similar::suggestion;
 /// The time for an answer: people wait for it.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// Periods that begin at most this long ago are counted by minute: the one before is in the minutes
-/// of a day, too.
-const BY_MINUTE: Duration = Duration::from_secs(11 * 3600);
-
 /// Prints the uses in a period, or the prompts without uses.
 pub(super) fn run(args: &UsageQuery) -> Result<(), Failure> {
     demand(&args.file.config)?;
@@ -73,12 +69,7 @@ fn own_report(
     until: Instant,
 ) -> Result<Report, Failure> {
     let usage = open(records)?;
-    let begins = now.duration_since(query.from).unwrap_or_default();
-    if let Some(log) = records.audit_log.as_deref().filter(|_| begins <= BY_MINUTE) {
-        // Without its minutes the hours answer.
-        let _ = usage.read_minutes(log, now);
-    }
-    let report = usage.report_now(query, now, until);
+    let report = usage.report_now(query, until);
     if report.rows.is_empty() {
         unknown_names(query, &usage, now, until);
     }
@@ -92,7 +83,7 @@ pub(super) fn recent(config: &Path, prompt: &str) -> Option<RecentUses> {
     let usage = open(&records).ok()?;
     let now = SystemTime::now();
     let query = RecentUses::query(prompt, now);
-    Some(RecentUses::of(usage.report_now(&query, now, Instant::now() + PATIENCE)))
+    Some(RecentUses::of(usage.report_now(&query, Instant::now() + PATIENCE)))
 }
 
 /// The lines of a table; scripts get all.
@@ -156,7 +147,7 @@ fn unknown_names(query: &Query, usage: &GatewayUsage, now: SystemTime, until: In
         let (filter, limit) = (Filter::default(), usize::MAX);
         let from = SystemTime::UNIX_EPOCH;
         let all = Query { by, from, to: now, filter, limit, sort: Sort::Uses };
-        let rows = usage.report_now(&all, now, until).rows;
+        let rows = usage.report_now(&all, until).rows;
         if !rows.iter().any(|row| row.key == *name) {
             let near = suggestion(name, rows.iter().map(|row| row.key.as_str()));
             eprintln!("{}", printable(&format!("no use of the {noun} `{name}` is known{near}")));

@@ -3,12 +3,11 @@
 
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 
 use super::folder::segment_numbers;
-use super::record::{MAX_LINE, RecordLine};
+use super::record::MAX_LINE;
 use super::recover::read_header;
 use super::segment_reader::{SegmentReader, read_full};
 
@@ -49,7 +48,7 @@ impl Tail {
         let Some(segment) = segment_numbers(path)?.pop() else {
             return Ok(Self::new(path, Position::default()));
         };
-        let (offset, _) = last_line(&mut SegmentReader::open(path, segment)?)?;
+        let offset = end_of_lines(&mut SegmentReader::open(path, segment)?)?;
         Ok(Self::new(path, Position { segment, offset }))
     }
 
@@ -145,53 +144,15 @@ pub(crate) fn instance(path: &Path) -> io::Result<Option<String>> {
     Ok(headers.map(|header| header.instance).next())
 }
 
-/// Returns the number of the last record of a log; 0 if there is none.
-///
-/// # Errors
-/// When the folder or its last segment cannot be read.
-pub(crate) fn last_seq(path: &Path) -> io::Result<u64> {
-    let Some(segment) = segment_numbers(path)?.pop() else {
-        return Ok(0);
-    };
-    Ok(last_line(&mut SegmentReader::open(path, segment)?)?.1.unwrap_or_default())
-}
-
-/// Returns where the records since `time` begin, at most `limit` bytes before the end: in front of
-/// a line, or within one that is then skipped. Also returns whether the limit cut off some.
-///
-/// # Errors
-/// When the folder or a segment cannot be read.
-pub(crate) fn since(path: &Path, time: SystemTime, limit: u64) -> io::Result<(Position, bool)> {
-    let mut begin = Position::default();
-    let mut total = 0;
-    for segment in segment_numbers(path)?.into_iter().rev() {
-        let file = SegmentReader::open(path, segment)?;
-        if file.modified().is_some_and(|modified| modified < time) {
-            break;
-        }
-        let length = file.length()?;
-        if total + length > limit {
-            return Ok((Position { segment, offset: total + length - limit }, true));
-        }
-        total += length;
-        begin = Position { segment, offset: 0 };
-    }
-    Ok((begin, false))
-}
-
-/// Returns where the last complete line of a segment ends, in bytes, and the number of the record
-/// by then.
-fn last_line(file: &mut SegmentReader) -> io::Result<(u64, Option<u64>)> {
+/// Returns where the last complete line of a segment ends, in bytes.
+fn end_of_lines(file: &mut SegmentReader) -> io::Result<u64> {
     let length = file.length()?;
     let start = length.saturating_sub(2 * MAX_LINE as u64);
     let mut text = Vec::new();
     file.seek(SeekFrom::Start(start))?;
     file.take(length - start).read_to_end(&mut text)?;
     let end = text.iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
-    let line = text[..end].split(|&byte| byte == b'\n').rfind(|line| !line.is_empty());
-    let line = line.and_then(RecordLine::read);
-    let seq = line.and_then(|line| line.seq().or_else(|| line.number("after")));
-    Ok((start + end as u64, seq))
+    Ok(start + end as u64)
 }
 
 #[cfg(test)]

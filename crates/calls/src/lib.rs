@@ -426,35 +426,6 @@ impl Router {
         self.lists.catalog()
     }
 
-    /// Returns the public name and the upstream of the prompt that a call names; `None` if no
-    /// prompt that its caller may know has the name.
-    pub fn named(&self, call: &Call) -> Option<(Arc<str>, UpstreamId)> {
-        let names = |owner: &Owner| (owner.known_name().clone(), owner.upstream.clone());
-        let (name, kind) = match &call.request {
-            Request::Get { name, name_kind, .. } => (name, *name_kind),
-            Request::Complete { name, .. } => (name, NameKind::Public),
-            Request::ReadLink { link, .. } => (&link.as_ref()?.name, NameKind::Public),
-            Request::Skill { uri, part } => {
-                let catalog = self.lists.catalog.load();
-                let skills = self.lists.views.endpoints.skills_at(&catalog.skills, &call.endpoint);
-                let found = skills.find(uri, *part, |_| true);
-                return found.map(|found| names(found.owner)).or_else(|| {
-                    let lists = self.lists.caller_lists.as_ref()?;
-                    lists.find_skill(&call.caller, uri, *part, names)
-                });
-            }
-            Request::List { .. }
-            | Request::ListTools { .. }
-            | Request::Find { .. }
-            | Request::ListSkills { .. }
-            | Request::Rest(_) => return None,
-        };
-        let catalog = self.lists.catalog.load();
-        owner(&catalog, name, kind)
-            .map(names)
-            .or_else(|| self.lists.caller_lists.as_ref()?.find(&call.caller, name, kind, names))
-    }
-
     /// The status of each upstream.
     pub fn status(&self) -> Vec<UpstreamStatus> {
         self.status_in(&self.catalog())

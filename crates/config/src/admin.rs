@@ -67,7 +67,8 @@ table! {
     /// The usage index.
     #[derive(Clone, Debug, Eq, PartialEq)]
     pub struct Usage(section, key) {
-        /// Folder of the index. `""` keeps a day in memory only.
+        /// Folder of the index, which is counted from the audit log. `""`, or no audit log: the
+        /// gateway shows no usage.
         pub path: Option<PathBuf> = usage_path(section);
         /// Age at which days of the index are removed.
         pub keep: Duration = section.duration(key, 400 * DAY, DAY);

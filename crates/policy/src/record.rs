@@ -1,7 +1,7 @@
 //! The audit records of one call: `received` before an upstream is called, `completed` before the
 //! response is sent.
 
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -20,9 +20,6 @@ use domain::fault::{Fault, TransportFault, UpstreamFault};
 /// completed as cancelled.
 pub struct CallRecord {
     open: Option<OpenRecord>,
-    /// The public name of what is served in the place of what was asked for, a version, a skill or
-    /// a prompt, also where nothing is recorded.
-    served: OnceLock<Arc<str>>,
 }
 
 struct OpenRecord {
@@ -69,7 +66,7 @@ pub enum ResultDigest {
 impl CallRecord {
     /// The record of a call that is not recorded.
     pub(super) fn none() -> Self {
-        Self { open: None, served: OnceLock::new() }
+        Self { open: None }
     }
 
     /// The record of a call; `raw` includes argument values.
@@ -120,7 +117,7 @@ impl CallRecord {
         let names_prompt = !matches!(call.request, Request::Rest(_));
         let started = Instant::now();
         let open = OpenRecord { holder, ledger, number, names_prompt, started, state };
-        Self { open: Some(open), served: OnceLock::new() }
+        Self { open: Some(open) }
     }
 
     /// Whether the call must be refused because it could not be recorded.
@@ -136,9 +133,6 @@ impl CallRecord {
 
     /// Records that a call is allowed, and waits until that is written.
     pub(super) async fn allowed(&self, target: CallTarget<'_>) -> Result<(), Unrecorded> {
-        if let Some(version) = target.version {
-            let _ = self.served.set(version.public_name.clone());
-        }
         let Some(open) = &self.open else {
             return Ok(());
         };
@@ -176,7 +170,6 @@ impl CallRecord {
 
     /// Notes that the prompt stands for the skill of this public name, or the skill for the prompt.
     pub fn stands_for(&self, other: &Arc<str>) {
-        let _ = self.served.set(other.clone());
         self.amend(|event| event.text("served", other));
     }
 
@@ -235,12 +228,6 @@ impl CallRecord {
             let mut state = open.lock();
             (state.received, state.has_ended) = (None, true);
         }
-    }
-
-    /// The public name of the version that a rollout has chosen for the call, or of what the prompt
-    /// or skill stands for.
-    pub fn served(&self) -> Option<&Arc<str>> {
-        self.served.get()
     }
 
     /// Whether something was written about the call.

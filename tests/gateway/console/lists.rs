@@ -14,7 +14,9 @@ fn column(page: &str, index: usize) -> Vec<String> {
 #[tokio::test]
 async fn prompts_have_their_uses_of_the_week_and_are_sorted_by_headings() {
     let upstream = Upstream::with_prompts(&["a", "b", "c"]).await;
-    let gateway = Gateway::start(&(OPEN_ADMIN.to_owned() + &upstream.table("up"))).await;
+    let log = Log::new();
+    let toml = OPEN_ADMIN.to_owned() + &log.table() + &upstream.table("up");
+    let gateway = Gateway::start(&toml).await;
     gateway.summary().await;
     for name in ["up__b", "up__c", "up__b"] {
         gateway.client().ask("prompts/get", json!({"name": name})).await;
@@ -78,8 +80,9 @@ async fn a_prompt_that_is_left_out_says_where_that_is_mended() {
 
 #[tokio::test]
 async fn the_first_steps_vanish_as_they_are_done() {
-    let upstream = Upstream::with_prompts(&["p"]).await;
-    let gateway = Gateway::start(&(OPEN_ADMIN.to_owned() + &upstream.table("up"))).await;
+    let (upstream, log) = (Upstream::with_prompts(&["p"]).await, Log::new());
+    let toml = OPEN_ADMIN.to_owned() + &log.table() + &upstream.table("up");
+    let gateway = Gateway::start(&toml).await;
     gateway.summary().await;
     let mut browser = Browser::new(&gateway.admin());
     let steps = ["Add an upstream", "Try a prompt", "Connect a host", "Set a token"];

@@ -7,6 +7,7 @@ use serde_json::json;
 
 use super::{ADMIN, Browser, OPEN_ADMIN, document, hidden, rows, text};
 use crate::approvals::{Folder, enforced};
+use crate::audit::Log;
 use crate::skills::{REFUNDS, file, library, reads, skill, upstream};
 use crate::support::{Gateway, Process, Upstream, eventually};
 
@@ -98,8 +99,9 @@ async fn viewers_read_no_file_of_a_skill() {
 
 #[tokio::test]
 async fn reading_the_own_file_of_a_skill_is_a_use_by_each_door() {
-    let crm = crm().await;
+    let (crm, log) = (crm().await, Log::new());
     let toml = OPEN_ADMIN.to_owned()
+        + &log.table()
         + "[server]\nexpose = [\"prompts\", \"tools\"]\n"
         + &crm.table("crm")
         + "expose_skills = [\"prompts\"]\n";
@@ -135,7 +137,8 @@ async fn reading_the_own_file_of_a_skill_is_a_use_by_each_door() {
     assert_eq!((callers[0][1].as_str(), callers[0][4].as_str()), ("3", "1"), "{callers:?}");
     let door = browser.page("/prompts/crm__refunds/uses").await;
     assert!(door.contains("It stands for") && door.contains("3 in the last day"), "{door}");
-    assert!(rows(&browser.page("/prompts").await, "Skills")[0][4].starts_with('3'));
+    let listed = rows(&browser.page("/prompts").await, "Skills");
+    assert!(listed[0][4].starts_with('3'), "{listed:?}");
     let usage = browser.page("/usage?span=1h").await;
     let unused = usage.split("Never used").nth(1).unwrap();
     assert!(unused.contains("crm__p") && !unused.contains("refunds"), "{unused}");

@@ -137,8 +137,12 @@ fn with_port(toml: &str) -> String {
     let has = |table: &str| toml.contains(table);
     let audit = if has("[audit]\n") { "" } else { "\n[audit]\npath = \"\"\n" };
     let admin = if has("[admin]\n") { "" } else { "\n[admin]\nlisten = \"\"\n" };
-    // Without a folder of its own, tests would share one.
-    let keeps_none = has("[admin]\n") && !has("[admin.usage]\n");
-    let usage = if keeps_none { "\n[admin.usage]\npath = \"\"\n" } else { "" };
+    // Tests would share the default folder: the index is next to the audit log of a test.
+    let is_default = has("[admin]\n") && !has("[admin.usage]\n");
+    let log = toml.split_once("[audit]\npath = \"").and_then(|(_, rest)| rest.split_once('"'));
+    let index = log.map(|(path, _)| path).filter(|path| !path.is_empty());
+    let index = index.map(|path| format!("{path}-usage")).unwrap_or_default();
+    let usage =
+        if is_default { format!("\n[admin.usage]\npath = {index:?}\n") } else { String::new() };
     format!("{with_port}{audit}{admin}{usage}{end}")
 }

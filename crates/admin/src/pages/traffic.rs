@@ -17,8 +17,6 @@ pub(super) struct Traffic {
     pub limited: u64,
     /// The 95th percentile of the latency of all uses, where it is kept.
     pub p95_ms: Option<f64>,
-    /// Calls that were not counted, since more arrived than could be taken in.
-    pub uncounted: u64,
     /// Whether a part of it is not known.
     pub partial: bool,
     /// The replicas that did not answer.
@@ -81,7 +79,6 @@ pub(super) fn of_report(
         failures: sum(|point| point.failures),
         limited: sum(|point| point.limited),
         p95_ms: report.p95_ms,
-        uncounted: report.uncounted,
         partial: report.partial,
         not_answered: report.not_answered,
         plots: plots(&report.series, report.known_since, within, span),

@@ -22,6 +22,9 @@ pub(super) struct Follower {
 /// longer.
 const SLICE: usize = 1 << 20;
 
+/// Slices that a question reads itself: more than is written between two steps.
+const CATCH_UP: usize = 8;
+
 /// The interval in which the index is written while calls are counted: what people read in the
 /// database is that old at most. Answers of the gateway have all of it ([`Follower::snapshot`]).
 const FLUSH_INTERVAL: Duration = Duration::from_secs(10);
@@ -97,6 +100,26 @@ impl Follower {
     /// Applies changed limits.
     pub(crate) fn limit(&mut self, config: &config::Usage) {
         self.index.limit(config.keep, config.size);
+    }
+
+    /// Reads what was recorded since the last step, as far as that is possible by `until`. Returns
+    /// whether the end of the log was reached.
+    ///
+    /// # Errors
+    /// When the log cannot be read, or the index not written.
+    pub(super) fn catch_up(&mut self, until: Instant) -> io::Result<bool> {
+        let Some(tail) = &mut self.tail else {
+            return Ok(true);
+        };
+        for _ in 0..CATCH_UP {
+            if self.index.follow(tail, SLICE)? {
+                return Ok(true);
+            }
+            if Instant::now() >= until {
+                break;
+            }
+        }
+        Ok(false)
     }
 
     /// Returns the index as it is now.

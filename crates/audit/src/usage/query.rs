@@ -7,7 +7,6 @@ use std::time::{Duration, SystemTime};
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::counts::{Counts, Histogram};
-use super::names::OTHERS_NAME;
 use domain::skill::is_skill_uri;
 use domain::unix_time::UnixSeconds;
 
@@ -156,13 +155,9 @@ pub struct Report {
     pub rows: Vec<Row>,
     /// All calls that the filter admits, by time. Times without calls are left out.
     pub series: Vec<Point>,
-    /// Calls that were not counted, since more arrived than could be taken in.
-    pub uncounted: u64,
     /// Whether something is missing: the deadline passed, the period begins before the known data,
     /// or rows were joined as `(others)`.
     pub partial: bool,
-    /// Whether it was read from the index; else from memory.
-    pub from_index: bool,
     /// The time from which on calls are known, in seconds since the Unix epoch; [`u64::MAX`] if
     /// none is.
     #[serde(skip)]
@@ -183,10 +178,7 @@ pub struct UsagePart {
     /// Seconds of a point.
     pub(super) seconds: u64,
     /// As [`Report::known_since`].
-    #[serde(default)]
     pub(super) known_since: u64,
-    pub(super) uncounted: u64,
-    pub(super) from_index: bool,
 }
 
 impl UsagePart {
@@ -209,15 +201,12 @@ impl Report {
     pub fn of(parts: Vec<UsagePart>, query: &Query) -> Self {
         let seconds = parts.iter().map(|part| part.seconds).max().unwrap_or(60).max(1);
         let (mut sums, mut before) = (Sums::default(), Sums::default());
-        let (mut uncounted, mut from_index) = (0_u64, false);
         let known_since = parts.iter().map(|part| part.known_since).min().unwrap_or(UNKNOWN);
         for part in parts {
             sums.merge(&part.sums, seconds);
             before.merge(&part.before, seconds);
-            uncounted = uncounted.saturating_add(part.uncounted);
-            from_index |= part.from_index;
         }
-        Self { uncounted, from_index, known_since, ..sums.report(&before, query, seconds) }
+        Self { known_since, ..sums.report(&before, query, seconds) }
     }
 }
 
@@ -292,6 +281,9 @@ fn optional_time<S: Serializer>(at: &Option<SystemTime>, serializer: S) -> Resul
         None => serializer.serialize_none(),
     }
 }
+
+/// The name of all names that found no room, as its table has it.
+const OTHERS_NAME: &str = "(others)";
 
 /// No time from which on calls are known.
 pub(super) const UNKNOWN: u64 = u64::MAX;

@@ -283,11 +283,6 @@ impl ListsOf {
         composed
     }
 
-    /// Returns the skills for the caller, as they were composed last.
-    pub(super) fn last_skills(&self) -> Option<Arc<SkillCatalog>> {
-        self.composed().as_ref().map(|(_, composed)| composed.skills.clone())
-    }
-
     /// Releases a content that was composed of one of an earlier generation.
     pub(super) fn release_before(&self, generation: u64) {
         let mut composed = self.composed();

@@ -25,7 +25,7 @@ use crate::source::UpstreamSource;
 use crate::view_cache::{ViewCache, options};
 use base::platform::heap::rare;
 use config::{Config, OnFailure};
-use domain::call::{Call, NameKind, SkillPart};
+use domain::call::{Call, NameKind};
 use domain::caller::{Caller, Principal};
 use domain::cursor::CacheScope;
 use domain::fault::{Fault, UpstreamFaultKind as Kind};
@@ -495,18 +495,6 @@ impl CallerLists {
             NameKind::Public => lists.owner(name),
         };
         owner.map(found)
-    }
-
-    /// Finds a part of a skill among those that a caller was served last.
-    pub fn find_skill<T>(
-        &self,
-        caller: &Caller,
-        uri: &str,
-        part: SkillPart,
-        found: impl FnOnce(&Owner) -> T,
-    ) -> Option<T> {
-        let skills = self.lists.get(&Principal::new(caller))?.last_skills()?;
-        skills.find(uri, part, |_| true).map(|skill| found(skill.owner))
     }
 
     fn turns(&self) -> MutexGuard<'_, HashMap<Place, ListFetches>> {

@@ -21,7 +21,6 @@ use quick_cache::sync::Cache;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use audit::usage::GatewayUsage;
 use base::seal::Sealer;
 use call::failure_lines::FailureLines;
 use call::in_flight::InFlightCalls;
@@ -75,7 +74,6 @@ pub struct SessionSharedState {
     log_levels: Cache<Nonce, LogLevel>,
     /// `None`: this replica stands alone.
     cluster: Option<Arc<ClusterMember>>,
-    usage: Arc<GatewayUsage>,
     /// The tasks of calls. A call may outlive its connection.
     tasks: TaskTracker,
     /// Ends notification streams when the gateway drains.
@@ -99,16 +97,10 @@ impl SessionSharedState {
             failure_lines: FailureLines::default(),
             log_levels: Cache::new(MAX_LOG_LEVELS),
             cluster: None,
-            usage: Arc::default(),
             tasks,
             drain,
             stop,
         }
-    }
-
-    /// Counts calls there.
-    pub fn counted_by(self, usage: Arc<GatewayUsage>) -> Self {
-        Self { usage, ..self }
     }
 
     /// The state of one of several replicas.

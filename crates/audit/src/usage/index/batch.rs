@@ -7,16 +7,17 @@ use std::sync::Arc;
 use rusqlite::{Connection, OptionalExtension, params, params_from_iter};
 
 use super::database::Database;
-use super::{DAY, HOUR};
+use super::{DAY, HOUR, MINUTE};
 use crate::usage::counts::{CountedCall, Counts, Histogram};
-use crate::usage::names::{NONE, OTHERS};
 
-/// The id of a name in its table. [`NONE`] and [`OTHERS`] mean there what they mean in memory.
+/// The id of a name in its table.
 pub(super) type NameId = i64;
 
-pub(super) const NO_NAME: NameId = NONE as i64;
+/// The id of no name.
+pub(super) const NO_NAME: NameId = 0;
 
-pub(super) const OTHER_NAMES: NameId = OTHERS as i64;
+/// The id of all names that found no room.
+pub(super) const OTHER_NAMES: NameId = 1;
 
 /// The values of the column `kind`.
 pub(super) const ALL: i64 = 0;
@@ -28,6 +29,16 @@ pub(super) const ENDPOINT: i64 = 4;
 const HOURS: &str = "calls_by_hour";
 const DAYS: &str = "calls_by_day";
 const PAIRS: &str = "pairs_by_day";
+const MINUTES: &str = "calls_by_minute";
+
+/// The step of calls without a latency.
+const NO_STEP: i64 = -1;
+
+/// Seconds that are kept by minute: a day and an hour, so that a day that is rounded is in it.
+const MINUTES_KEPT: u64 = DAY + HOUR;
+
+/// Rows by minute: some megabytes. Beyond them the oldest minutes are forgotten.
+const MAX_MINUTE_ROWS: i64 = 200_000;
 
 /// Names of one kind in an hour or a day; the least used are joined.
 const MAX_NAMES: i64 = 20_000;
@@ -66,6 +77,8 @@ pub(super) struct Batch {
     calls: BTreeMap<(i64, u64, NameId), BatchSum>,
     /// By day, caller, prompt, upstream and endpoint.
     pairs: BTreeMap<(u64, [NameId; 4]), BatchSum>,
+    /// By minute, caller, prompt, upstream, endpoint and step.
+    minutes: BTreeMap<(u64, [NameId; 4], i64), BatchSum>,
     /// By kind, hour and name.
     durations: HashMap<(i64, u64, NameId), Histogram>,
 }
@@ -102,8 +115,11 @@ impl Batch {
                 add(kind, name, upstream, groups);
             }
         }
-        let pair = (day, [caller, prompt, upstream, endpoint]);
-        self.pairs.entry(pair).or_default().add(secs, seen);
+        let pair = [caller, prompt, upstream, endpoint];
+        self.pairs.entry((day, pair)).or_default().add(secs, seen);
+        let step = seen.use_micros().map_or(NO_STEP, |micros| int(Histogram::step(micros) as u64));
+        let minute = secs / MINUTE * MINUTE;
+        self.minutes.entry((minute, pair, step)).or_default().add(secs, seen);
         let Some(micros) = seen.use_micros() else { return };
         let named = [(PROMPT, prompt), (UPSTREAM, upstream), (CALLER, caller)];
         let named = named.into_iter().filter(|(_, name)| *name != NO_NAME);
@@ -114,7 +130,7 @@ impl Batch {
 
     /// Whether the batch should be written before it takes more.
     pub(super) fn is_full(&self) -> bool {
-        self.calls.len() + self.pairs.len() + self.durations.len() >= FULL
+        self.calls.len() + self.pairs.len() + self.minutes.len() + self.durations.len() >= FULL
     }
 
     /// Adds the batch to the tables, and bounds what they hold of its times.
@@ -125,12 +141,13 @@ impl Batch {
             for (table, unit) in [(HOURS, HOUR), (DAYS, DAY)] {
                 let start = hour / unit * unit;
                 times.insert((*kind, table, start));
-                add(db, table, [*kind, int(start), *name, sum.upstream, sum.groups], sum)?;
+                add(db, table, &[*kind, int(start), *name, sum.upstream, sum.groups], sum)?;
             }
         }
         for ((day, [caller, prompt, upstream, endpoint]), sum) in &self.pairs {
-            add(db, PAIRS, [int(*day), *caller, *prompt, *upstream, *endpoint], sum)?;
+            add(db, PAIRS, &[int(*day), *caller, *prompt, *upstream, *endpoint], sum)?;
         }
+        self.write_minutes(db)?;
         self.write_durations(db)?;
         for (kind, table, start) in times {
             let of = format!("kind = {kind} AND {} = {start}", time_of(table));
@@ -147,6 +164,36 @@ impl Batch {
             let others = [int(day), OTHER_NAMES, OTHER_NAMES, OTHER_NAMES, OTHER_NAMES];
             join(db, (PAIRS, names, &of), (limit, MAX_PAIRS), others)?;
         }
+        Ok(())
+    }
+
+    /// Adds the calls by minute, and forgets minutes that are a day older than the newest, or find
+    /// no room.
+    fn write_minutes(&self, db: &Connection) -> rusqlite::Result<()> {
+        let Some(((newest, ..), _)) = self.minutes.last_key_value() else {
+            return Ok(());
+        };
+        let since: u64 = db.query_row("SELECT since FROM minutes", [], |row| row.get(0))?;
+        let mut first = since.max((newest + MINUTE).saturating_sub(MINUTES_KEPT));
+        for ((minute, [caller, prompt, upstream, endpoint], step), sum) in &self.minutes {
+            if *minute >= first {
+                add(
+                    db,
+                    MINUTES,
+                    &[int(*minute), *caller, *prompt, *upstream, *endpoint, *step],
+                    sum,
+                )?;
+            }
+        }
+        let beyond = db
+            .prepare_cached(
+                "SELECT minute FROM calls_by_minute ORDER BY minute DESC LIMIT 1 OFFSET ?1",
+            )?
+            .query_row([MAX_MINUTE_ROWS], |row| row.get::<_, u64>(0))
+            .optional()?;
+        first = first.max(beyond.map_or(0, |minute| minute + MINUTE));
+        db.execute("DELETE FROM calls_by_minute WHERE minute < ?1", [first])?;
+        db.execute("UPDATE minutes SET since = ?1", [first])?;
         Ok(())
     }
 
@@ -196,25 +243,26 @@ fn newest_day(db: &Connection) -> rusqlite::Result<Option<u64>> {
 }
 
 /// Adds sums to a row, whose first columns are `key`.
-fn add(db: &Connection, table: &str, key: [i64; 5], sum: &BatchSum) -> rusqlite::Result<()> {
+fn add(db: &Connection, table: &str, key: &[i64], sum: &BatchSum) -> rusqlite::Result<()> {
     // These are the last ones of a name; in a pair the upstream is part of its key.
-    let related = if table == PAIRS {
+    let related = if [PAIRS, MINUTES].contains(&table) {
         ""
     } else {
         "upstream = iif(excluded.upstream, excluded.upstream, upstream), \
          groups = iif(excluded.groups, excluded.groups, groups), "
     };
     let mut statement = db.prepare_cached(&format!(
-        "INSERT INTO {table} VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11) \
+        "INSERT INTO {table} VALUES ({}?, ?, ?, ?, ?, ?) \
          ON CONFLICT DO UPDATE SET {related}uses = uses + excluded.uses, \
          failures = failures + excluded.failures, denied = denied + excluded.denied, \
          limited = limited + excluded.limited, micros = micros + excluded.micros, \
-         last = max(last, excluded.last)"
+         last = max(last, excluded.last)",
+        "?, ".repeat(key.len())
     ))?;
     let Counts { uses, failures, denied, limited, micros } = sum.counts;
     let sums = [uses, failures, denied, limited, micros, sum.last];
     let sums = sums.map(|number| int(number.min(MAX_NUMBER)));
-    statement.execute(params_from_iter(key.into_iter().chain(sums)))?;
+    statement.execute(params_from_iter(key.iter().copied().chain(sums)))?;
     Ok(())
 }
 
@@ -242,7 +290,7 @@ fn join(
         rest.counts.merge(&counts(row, 0)?);
         rest.last = rest.last.max(row.get(5)?);
     }
-    add(db, table, others, &rest)
+    add(db, table, &others, &rest)
 }
 
 /// Removes the durations of all but the [`MAX_TIMED`] most used names of one kind in an hour or a

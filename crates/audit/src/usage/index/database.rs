@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rusqlite::{Connection, Error, ErrorCode, OpenFlags, TransactionBehavior, ffi};
-use tracing::{info, warn};
+use tracing::warn;
 
 use base::platform::disk::{self, File, OpenOptions, Readers};
 
@@ -25,16 +25,11 @@ const COMPANIONS: [&str; 3] = ["", "-wal", "-shm"];
 
 /// The version of tables and views, in `PRAGMA user_version`. It counts up with each change of
 /// them.
-const VERSION: i64 = 3;
+const VERSION: i64 = 4;
 
 const TABLES: &str = include_str!("schema.sql");
 
-/// Also replaces those of an older version.
 const VIEWS: &str = include_str!("views.sql");
-
-/// Brings the tables of version 1 to those of later ones: an index has days that the log no longer
-/// has.
-const FROM_1: &str = include_str!("from_1.sql");
 
 /// The time to wait for another writer, such as a person with `sqlite3`.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -236,19 +231,8 @@ pub(super) fn set_aside(folder: &Path, why: &str) -> io::Result<()> {
 fn create(folder: &Path) -> io::Result<()> {
     let options = OpenOptions { create_new: true, write: true, ..OpenOptions::private() };
     match options.open(&path(folder)) {
-        Ok(_) => note_earlier_format(folder),
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-        Err(_) => {}
-    }
-    Ok(())
-}
-
-/// Names the files of the index before 0.1, once: when the database is created beside them.
-fn note_earlier_format(folder: &Path) {
-    let names = disk::read_dir(folder).unwrap_or_default();
-    let is_earlier = |name: &str| name == "position" || name.starts_with("day-");
-    if names.iter().filter_map(|name| name.to_str()).any(is_earlier) {
-        info!(path = %folder.display(), "files of an earlier usage index (position, day-*) are not read any more; they can be deleted");
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ => Ok(()),
     }
 }
 
@@ -261,14 +245,6 @@ fn prepare(db: &mut Connection) -> rusqlite::Result<Usability> {
     } else {
         match version(db)? {
             VERSION => check(db)?,
-            1 => {
-                check(db)?;
-                change_tables(db, FROM_1)?;
-            }
-            2 => {
-                check(db)?;
-                change_tables(db, "")?;
-            }
             other => return Ok(Usability::OtherVersion(other)),
         }
     }
@@ -277,18 +253,13 @@ fn prepare(db: &mut Connection) -> rusqlite::Result<Usability> {
     db.pragma_update(None, "synchronous", "NORMAL")?;
     db.pragma_update(None, "journal_size_limit", LOG_SIZE)?;
     if is_empty {
-        change_tables(db, TABLES)?;
+        let transaction = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        transaction.execute_batch(TABLES)?;
+        transaction.execute_batch(VIEWS)?;
+        transaction.pragma_update(None, "user_version", VERSION)?;
+        transaction.commit()?;
     }
     Ok(Usability::Usable)
-}
-
-/// Makes tables and views those of [`VERSION`], all or none.
-fn change_tables(db: &mut Connection, tables: &str) -> rusqlite::Result<()> {
-    let transaction = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    transaction.execute_batch(tables)?;
-    transaction.execute_batch(VIEWS)?;
-    transaction.pragma_update(None, "user_version", VERSION)?;
-    transaction.commit()
 }
 
 fn version(db: &Connection) -> rusqlite::Result<i64> {

@@ -33,6 +33,9 @@ pub(super) const DAY: u64 = 86_400;
 /// Seconds of an hour.
 const HOUR: u64 = 3_600;
 
+/// Seconds of a minute.
+const MINUTE: u64 = 60;
+
 /// An index that is written; or one that is only read, with what the log has beyond it.
 pub(super) struct Index {
     /// The folder with its lock; `None` for a reader, whose database is a temporary one.

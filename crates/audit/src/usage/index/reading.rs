@@ -1,7 +1,7 @@
 //! Answers from the tables: each row that a question needs is read once, newest first, and summed
 //! by the numbers of names.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 
 use rusqlite::{Connection, OptionalExtension};
@@ -9,13 +9,19 @@ use tokio::time::Instant;
 
 use super::batch::{ALL, CALLER, ENDPOINT, NO_NAME, NameId, PROMPT, UPSTREAM, counts, find};
 use super::database::Database;
-use super::{DAY, HOUR};
+use super::{DAY, HOUR, MINUTE};
 use crate::usage::counts::{Counts, Histogram};
 use crate::usage::daily::{DailyUses, WEEK_DAYS};
 use crate::usage::query::{Dimension, Filter, Query, Rounding, SumPart, Sums, UNKNOWN};
 
+/// Periods up to this length are answered by minute, in seconds.
+const BY_MINUTE: u64 = DAY;
+
 /// Periods up to this length are answered by hour, in seconds.
 const BY_HOUR: u64 = 7 * DAY;
+
+/// Periods by minute up to this length have points of a minute, in seconds; others of five.
+const BY_POINT: u64 = 5 * HOUR;
 
 /// Rows between two looks at the clock.
 const ROWS: u64 = 1024;
@@ -28,7 +34,7 @@ pub(in crate::usage) struct IndexSnapshot(pub(super) Vec<Database>);
 
 impl IndexSnapshot {
     /// Adds what was counted in `from..to`, in seconds since the Unix epoch, newest first until
-    /// `until`. Returns the seconds of one point, an hour or a day, to which the times are rounded.
+    /// `until`. Returns the seconds of one point, to which the times are rounded; by minute to that.
     ///
     /// # Errors
     /// When a database cannot be read; see [`is_damage`](super::is_damage).
@@ -42,11 +48,11 @@ impl IndexSnapshot {
     ) -> io::Result<u64> {
         // SQLite has no greater numbers.
         let range = (from, to.min(u64::from(u32::MAX) * DAY));
-        let step = self.step(query, range, sums)?;
-        let (first, end) = rounding.points(range, step);
-        let range = (first * step, end * step);
+        let (unit, step) = self.unit(query, range, sums)?;
+        let (first, end) = rounding.points(range, unit);
+        let range = (first * unit, end * unit);
         for database in &self.0 {
-            database.with(|db| match DatabaseQuery::new(db, query, step, range)? {
+            database.with(|db| match DatabaseQuery::new(db, query, (unit, step), range)? {
                 Some(reading) => reading.collect(until, sums),
                 None => Ok(()),
             })?;
@@ -54,12 +60,15 @@ impl IndexSnapshot {
         Ok(step)
     }
 
-    /// Returns the begin of the first day with calls, in seconds since the Unix epoch.
+    /// Returns the begin of the first minute with calls, or else of the first day with calls, in
+    /// seconds since the Unix epoch.
     ///
     /// # Errors
     /// When a database cannot be read.
     pub(in crate::usage) fn known_since(&self) -> io::Result<u64> {
-        let first = "SELECT min(day) FROM calls_by_day WHERE kind = 0";
+        let first = "SELECT iif(since > day, day, minute) FROM \
+            (SELECT min(day) AS day FROM calls_by_day WHERE kind = 0), \
+            (SELECT min(minute) AS minute FROM calls_by_minute), minutes";
         let of = |database: &Database| {
             database.with(|db| db.query_row(first, [], |row| row.get::<_, Option<u64>>(0)))
         };
@@ -78,6 +87,8 @@ impl IndexSnapshot {
         until: Instant,
         daily: &mut DailyUses,
     ) -> io::Result<()> {
+        // A prompt that stands for a skill has the same name.
+        let prompts: BTreeSet<_> = prompts.iter().collect();
         let days = (0..WEEK_DAYS).zip((first..).step_by(DAY as usize));
         for database in &self.0 {
             database.with(|db| {
@@ -101,20 +112,41 @@ impl IndexSnapshot {
         Ok(())
     }
 
-    /// Returns the seconds of one point.
-    fn step(&self, query: &Query, (from, to): (u64, u64), sums: &mut Sums) -> io::Result<u64> {
-        let is_short = to.saturating_sub(from) <= BY_HOUR;
-        if !is_short || !is_by_key(query.by, &query.filter) {
-            return Ok(DAY);
+    /// Returns the seconds of the times of the rows, and those of one point.
+    fn unit(
+        &self,
+        query: &Query,
+        (from, to): (u64, u64),
+        sums: &mut Sums,
+    ) -> io::Result<(u64, u64)> {
+        let length = to.saturating_sub(from);
+        if length <= BY_MINUTE && self.has_minutes(from)? {
+            return Ok((MINUTE, if length <= BY_POINT { MINUTE } else { 5 * MINUTE }));
+        }
+        if length > BY_HOUR || !is_by_key(query.by, &query.filter) {
+            return Ok((DAY, DAY));
         }
         for database in &self.0 {
             if !database.with(|db| has_hours(db, (from, to)))? {
                 // They were dropped with age: whole days are the closest there is.
                 sums.partial = true;
-                return Ok(DAY);
+                return Ok((DAY, DAY));
             }
         }
-        Ok(HOUR)
+        Ok((HOUR, HOUR))
+    }
+
+    /// Whether all calls from a time on are known by minute.
+    fn has_minutes(&self, from: u64) -> io::Result<bool> {
+        let since = |db: &mut Connection| {
+            db.query_row("SELECT since FROM minutes", [], |row| row.get::<_, u64>(0))
+        };
+        for database in &self.0 {
+            if from < database.with(since)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 }
 
@@ -153,9 +185,12 @@ struct DatabaseQuery<'a> {
     by: Dimension,
     /// The column of a name in a pair, and the name that is asked for.
     filter: Vec<(&'static str, NameId)>,
+    /// Whether the sums of single names answer.
     is_by_key: bool,
-    /// `hour` or `day`.
+    /// `minute`, `hour` or `day`.
     time: &'static str,
+    /// Seconds of one point.
+    step: u64,
     from: u64,
     to: u64,
 }
@@ -164,6 +199,8 @@ struct DatabaseQuery<'a> {
 #[derive(Default)]
 struct NameSum {
     counts: Counts,
+    /// By minute.
+    histogram: Histogram,
     upstream: NameId,
     last: u64,
 }
@@ -173,7 +210,7 @@ impl<'a> DatabaseQuery<'a> {
     fn new(
         db: &'a Connection,
         query: &Query,
-        step: u64,
+        (unit, step): (u64, u64),
         (from, to): (u64, u64),
     ) -> rusqlite::Result<Option<Self>> {
         let Filter { prompt, caller, upstream, endpoint } = &query.filter;
@@ -191,19 +228,32 @@ impl<'a> DatabaseQuery<'a> {
             };
             filter.push((column, id));
         }
-        let is_by_key = is_by_key(query.by, &query.filter);
-        let time = if step == HOUR { "hour" } else { "day" };
-        Ok(Some(Self { db, by: query.by, filter, is_by_key, time, from, to }))
+        let is_by_key = unit != MINUTE && is_by_key(query.by, &query.filter);
+        let time = match unit {
+            MINUTE => "minute",
+            HOUR => "hour",
+            _ => "day",
+        };
+        Ok(Some(Self { db, by: query.by, filter, is_by_key, time, step, from, to }))
+    }
+
+    fn is_by_minute(&self) -> bool {
+        self.time == "minute"
+    }
+
+    /// Whether the rows that make the sums make the points, too: else all calls do.
+    fn has_points(&self) -> bool {
+        self.is_by_minute() || !self.filter.is_empty()
     }
 
     fn collect(&self, until: Instant, sums: &mut Sums) -> rusqlite::Result<()> {
         // Some of the pairs that were joined may be wanted.
-        sums.partial |= !self.is_by_key && self.has_joined_pairs()?;
+        sums.partial |= !self.is_by_key && !self.is_by_minute() && self.has_joined_pairs()?;
         let found = self.sum(until, sums)?;
         for ((key, groups), sum) in found {
             self.add(key, groups, &sum, sums)?;
         }
-        if self.filter.is_empty() {
+        if !self.has_points() {
             self.add_points(sums)?;
         }
         let has_durations =
@@ -214,7 +264,7 @@ impl<'a> DatabaseQuery<'a> {
         Ok(())
     }
 
-    /// Sums the rows by name and groups; with a filter they make the points, too.
+    /// Sums the rows by name and groups, and adds the points that they make.
     fn sum(
         &self,
         until: Instant,
@@ -223,7 +273,8 @@ impl<'a> DatabaseQuery<'a> {
         let mut statement = self.db.prepare(&self.rows())?;
         let mut rows = statement.query([self.from, self.to])?;
         let mut found: HashMap<_, NameSum> = HashMap::new();
-        let (mut point, mut caller) = ((0, Counts::default()), (0, NO_NAME, NO_NAME));
+        let mut point = (0, Counts::default(), Histogram::default());
+        let mut caller = (0, NO_NAME, NO_NAME);
         let needs_groups = !self.is_by_key && self.by == Dimension::Group;
         let mut read = 0;
         while let Some(row) = rows.next()? {
@@ -232,22 +283,28 @@ impl<'a> DatabaseQuery<'a> {
                 break;
             }
             read += 1;
-            let (start, key, mut groups) = (row.get(0)?, row.get(1)?, row.get(2)?);
+            let (time, key, mut groups): (u64, _, _) = (row.get(0)?, row.get(1)?, row.get(2)?);
             let (counts, last): (_, u64) = (counts(row, 4)?, row.get(9)?);
+            let step: i64 = row.get(10)?;
+            let latency = u8::try_from(step).map(|step| Histogram::of(step, counts.uses));
+            let latency = latency.unwrap_or_default();
+            let start = time / self.step * self.step;
             if start != point.0 {
                 self.add_point(&point, sums);
-                point = (start, Counts::default());
+                point = (start, Counts::default(), Histogram::default());
             }
             point.1.merge(&counts);
+            point.2.merge(&latency);
             if needs_groups {
-                // The rows of a day are in the order of their callers.
-                if (start, key) != (caller.0, caller.1) {
-                    caller = (start, key, self.groups(start, key)?);
+                // The rows of a time are in the order of their callers.
+                if (time, key) != (caller.0, caller.1) {
+                    caller = (time, key, self.groups(time / DAY * DAY, key)?);
                 }
                 groups = caller.2;
             }
             let sum = found.entry((key, groups)).or_default();
             sum.counts.merge(&counts);
+            sum.histogram.merge(&latency);
             if last >= sum.last {
                 (sum.upstream, sum.last) = (row.get(3)?, last);
             }
@@ -256,10 +313,10 @@ impl<'a> DatabaseQuery<'a> {
         Ok(found)
     }
 
-    /// Adds the sums of the rows of one time; without a filter all calls make the points.
-    fn add_point(&self, (start, counts): &(u64, Counts), sums: &mut Sums) {
-        if !self.filter.is_empty() && *counts != Counts::default() {
-            sums.add_point(*start, counts, None);
+    /// Adds the sums of the rows of one point.
+    fn add_point(&self, (start, counts, latency): &(u64, Counts, Histogram), sums: &mut Sums) {
+        if self.has_points() && *counts != Counts::default() {
+            sums.add_point(*start, counts, Some(latency));
         }
     }
 
@@ -272,7 +329,7 @@ impl<'a> DatabaseQuery<'a> {
         Ok(groups.unwrap_or(NO_NAME))
     }
 
-    /// Returns the query of the rows: time, name, groups, upstream, sums and last use.
+    /// Returns the query of the rows: time, name, groups, upstream, sums, last use and step.
     fn rows(&self) -> String {
         let Self { by, time, is_by_key, .. } = self;
         let sums = "c.uses, c.failures, c.denied, c.limited, c.micros, c.last";
@@ -285,7 +342,7 @@ impl<'a> DatabaseQuery<'a> {
         if *is_by_key {
             let kind = kind_of(*by);
             return format!(
-                "SELECT c.{time}, c.name, c.groups, c.upstream, {sums} FROM calls_by_{time} c \
+                "SELECT c.{time}, c.name, c.groups, c.upstream, {sums}, -1 FROM calls_by_{time} c \
                  WHERE c.kind = {kind} AND {range}{names} ORDER BY c.{time} DESC"
             );
         }
@@ -295,9 +352,15 @@ impl<'a> DatabaseQuery<'a> {
             Dimension::Caller | Dimension::Group => "caller",
             Dimension::View => "endpoint",
         };
+        if self.is_by_minute() {
+            return format!(
+                "SELECT c.minute, c.{key}, 0, c.upstream, {sums}, c.step FROM calls_by_minute c \
+                 WHERE {range}{names} ORDER BY c.minute DESC"
+            );
+        }
         // By day and caller the rows are found by the key of the table.
         format!(
-            "SELECT c.day, c.{key}, 0, c.upstream, {sums} \
+            "SELECT c.day, c.{key}, 0, c.upstream, {sums}, -1 \
              FROM calls_by_day d CROSS JOIN pairs_by_day c ON c.day = d.day{names} \
              WHERE d.kind = 0 AND d.day >= ?1 AND d.day < ?2 ORDER BY d.day DESC"
         )
@@ -321,7 +384,8 @@ impl<'a> DatabaseQuery<'a> {
         sum: &NameSum,
         sums: &mut Sums,
     ) -> rusqlite::Result<()> {
-        let part = SumPart { counts: sum.counts, last: sum.last, ..SumPart::default() };
+        let histogram = Some(&sum.histogram);
+        let part = SumPart { counts: sum.counts, last: sum.last, histogram, ..SumPart::default() };
         if self.by == Dimension::Group {
             if groups != NO_NAME {
                 let groups: Vec<String> =

@@ -50,6 +50,28 @@ CREATE TABLE calls_by_day (
     PRIMARY KEY (kind, day, name)
 ) STRICT, WITHOUT ROWID;
 
+-- The calls of the last day: of a prompt by a caller at an endpoint, whose latencies are in the same
+-- step.
+CREATE TABLE calls_by_minute (
+    minute INTEGER NOT NULL,
+    caller INTEGER NOT NULL,
+    prompt INTEGER NOT NULL,
+    upstream INTEGER NOT NULL,
+    endpoint INTEGER NOT NULL,
+    step INTEGER NOT NULL,        -- as in durations_by_hour; -1: without a latency
+    uses INTEGER NOT NULL,
+    failures INTEGER NOT NULL,
+    denied INTEGER NOT NULL,
+    limited INTEGER NOT NULL,
+    micros INTEGER NOT NULL,
+    last INTEGER NOT NULL,
+    PRIMARY KEY (minute, caller, prompt, upstream, endpoint, step)
+) STRICT, WITHOUT ROWID;
+
+-- The first minute whose calls are all in calls_by_minute.
+CREATE TABLE minutes (since INTEGER NOT NULL) STRICT;
+INSERT INTO minutes VALUES (0);
+
 -- The calls of a prompt by a caller at an endpoint: of each day the most used.
 CREATE TABLE pairs_by_day (
     day INTEGER NOT NULL,

@@ -351,22 +351,6 @@ fn a_database_that_is_damaged_while_it_is_open_is_set_aside() {
 }
 
 #[test]
-fn an_index_of_the_earlier_format_is_left_alone() {
-    let folder = tempfile::tempdir().unwrap();
-    for name in ["position", "day-00020800"] {
-        fs::write(folder.path().join(name), name).unwrap();
-    }
-    let mut log = Log::new("i0");
-    log.call(one(NOON));
-    let mut index = open(folder.path());
-    follow(&mut index, log.path());
-    check(&mut index, &[one(NOON)]);
-    for name in ["position", "day-00020800"] {
-        assert_eq!(fs::read_to_string(folder.path().join(name)).unwrap(), name);
-    }
-}
-
-#[test]
 fn the_views_say_what_was_counted() {
     let mut log = Log::new("i0");
     log.call(one(NOON));
@@ -649,67 +633,6 @@ fn reading_its_own_file_is_a_use_of_a_skill_and_nothing_else() {
     assert_eq!((counts(caller), caller.kind), ((2, 1, 2), None));
 }
 
-/// Opens an index that was written as in one of `tests/formats`.
-fn of_format(folder: &Path, sql: &str) -> Index {
-    fs::create_dir_all(folder).unwrap();
-    let db = Connection::open(super::path(folder)).unwrap();
-    db.execute_batch(sql).unwrap();
-    drop(db);
-    open(folder)
-}
-
-#[test]
-fn an_index_of_each_format_keeps_its_history_and_has_percentiles_from_then_on() {
-    let formats = [
-        (include_str!("../../../../../tests/formats/usage-1.sql"), false),
-        (include_str!("../../../../../tests/formats/usage-2.sql"), true),
-        (include_str!("../../../../../tests/formats/usage-3.sql"), true),
-    ];
-    for (sql, has_names) in formats {
-        let folder = tempfile::tempdir().unwrap();
-        let mut index = of_format(folder.path(), sql);
-        let day = 1_763_596_800;
-        let mut ask = |by| {
-            let range = (day, day + 30 * DAY);
-            report(&mut index, &query(by, Filter::default(), range)).rows.remove(0)
-        };
-        let (upstream, prompt) = (ask(Dimension::Upstream), ask(Dimension::Prompt));
-        assert_eq!(
-            (upstream.key.as_str(), upstream.uses, upstream.p95_ms.is_some()),
-            ("up", 10, true)
-        );
-        assert_eq!((prompt.key.as_str(), prompt.failures), ("up__p", 1));
-        assert_eq!(
-            (prompt.p95_ms.is_some(), ask(Dimension::Caller).p95_ms.is_some()),
-            (has_names, has_names)
-        );
-        let seen = CountedCall {
-            prompt: Some("up__p"),
-            upstream: Some("up"),
-            caller: Some("ci"),
-            groups: &[],
-            endpoint: Some("/mcp"),
-            kind: crate::usage::counts::OutcomeKind::Used,
-            count: 1,
-            micros: Some(4_000),
-        };
-        index.count(day + DAY, &seen).unwrap();
-        index.has_changed = true;
-        index.flush().unwrap();
-        drop(index);
-        let names = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name());
-        assert!(names.into_iter().all(|name| !name.to_string_lossy().contains(".v1")));
-        let mut index = Index::reader(Some(folder.path())).unwrap();
-        let range = (day, day + 30 * DAY);
-        let rows = report(&mut index, &query(Dimension::Prompt, Filter::default(), range)).rows;
-        assert_eq!((rows[0].uses, rows[0].p95_ms.is_some()), (11, true));
-        let db = Connection::open(folder.path().join("usage.db")).unwrap();
-        let kinds = "SELECT count(DISTINCT kind) FROM usage_by_day WHERE kind LIKE 'skill'";
-        let skills: usize = db.query_row(kinds, [], |row| row.get(0)).unwrap();
-        assert_eq!(skills, rows.len() - 1, "the views tell skills from prompts");
-    }
-}
-
 #[test]
 fn the_durations_of_the_most_used_names_are_kept_and_of_no_more() {
     let folder = tempfile::tempdir().unwrap();
@@ -732,11 +655,64 @@ fn the_durations_of_the_most_used_names_are_kept_and_of_no_more() {
     }
     index.has_changed = true;
     index.flush().unwrap();
-    let range = (NOON, NOON + 1);
+    let range = (NOON - 2 * DAY, NOON + 1);
     let rows = report(&mut index, &query(Dimension::Caller, Filter::default(), range)).rows;
     assert_eq!(rows.len(), 1_200, "their uses are all there");
     assert_eq!(rows.iter().filter(|row| row.p95_ms.is_some()).count(), 500);
     assert!(rows.iter().filter(|row| row.uses == 2).all(|row| row.p95_ms.is_some()));
+}
+
+/// The number of rows by minute, and the minute since which they are whole.
+fn minutes(index: &Index) -> (u64, u64) {
+    let sql = "SELECT (SELECT count(*) FROM calls_by_minute), since FROM minutes";
+    let read = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?));
+    index.database.with(|db| db.query_row(sql, [], read)).unwrap()
+}
+
+#[test]
+fn minutes_are_kept_for_a_day_and_then_hours_answer() {
+    let mut log = Log::new("i0");
+    (0..50).for_each(|hour| log.call(one(NOON + hour * HOUR)));
+    let folder = tempfile::tempdir().unwrap();
+    let mut index = open(folder.path());
+    follow(&mut index, log.path());
+    index.flush().unwrap();
+    let now = NOON + 49 * HOUR;
+    assert_eq!(minutes(&index), (25, now + MINUTE - 25 * HOUR));
+    let mut ask = |range| report(&mut index, &query(Dimension::Prompt, Filter::default(), range));
+    let day = ask((now - DAY, now));
+    assert_eq!((day.rows[0].uses, day.series[0].seconds), (24, 5 * MINUTE));
+    let before = ask((now - 2 * DAY, now - DAY));
+    assert_eq!((before.rows[0].uses, before.series[0].seconds), (24, HOUR));
+}
+
+#[test]
+fn minutes_without_room_are_forgotten_the_oldest_first() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut index = open(folder.path());
+    for number in 0..210_000_u64 {
+        let (prompt, caller) = (format!("p{}", number % 100), format!("c{}", number / 100 % 100));
+        let seen = CountedCall {
+            prompt: Some(&prompt),
+            upstream: Some("u"),
+            caller: Some(&caller),
+            groups: &[],
+            endpoint: Some("/mcp"),
+            kind: crate::usage::counts::OutcomeKind::Used,
+            count: 1,
+            micros: Some(1),
+        };
+        index.count(NOON + number / 10_000 * MINUTE, &seen).unwrap();
+        index.has_changed = true;
+        if index.batch.is_full() {
+            index.flush().unwrap();
+        }
+    }
+    index.flush().unwrap();
+    assert_eq!(minutes(&index), (200_000, NOON + MINUTE));
+    let range = (NOON, NOON + 21 * MINUTE);
+    let all = report(&mut index, &query(Dimension::Upstream, Filter::default(), range));
+    assert_eq!((all.rows[0].uses, all.series[0].seconds), (210_000, HOUR), "the sums stay");
 }
 
 #[test]
@@ -749,9 +725,9 @@ fn a_week_is_answered_by_hour_and_more_by_day() {
     let mut index = open(folder.path());
     follow(&mut index, log.path());
     let mut ask = |range| report(&mut index, &query(Dimension::Prompt, Filter::default(), range));
-    let week = ask((NOON + 2 * HOUR, NOON + 5 * HOUR));
-    assert_eq!((week.rows[0].uses, week.series.len(), week.series[0].seconds), (3, 3, HOUR));
-    assert_eq!(week.rows[0].last, Some(at(NOON + 4 * HOUR)));
+    let week = ask((NOON + 2 * HOUR, NOON + 27 * HOUR));
+    assert_eq!((week.rows[0].uses, week.series.len(), week.series[0].seconds), (25, 25, HOUR));
+    assert_eq!(week.rows[0].last, Some(at(NOON + 26 * HOUR)));
     assert_eq!(week.rows[0].upstream.as_deref(), Some("u0"));
     let month = ask((NOON - 20 * DAY, NOON + 20 * DAY));
     assert_eq!((month.rows[0].uses, month.series.len(), month.series[0].seconds), (48, 3, DAY));

@@ -1,9 +1,5 @@
 -- The views of the usage index, which people read. No public name of a prompt begins as those of
 -- skills do.
-DROP VIEW IF EXISTS usage_by_hour;
-DROP VIEW IF EXISTS usage_by_day;
-DROP VIEW IF EXISTS usage_by_pair;
-DROP VIEW IF EXISTS latency_by_day;
 
 CREATE VIEW usage_by_hour AS
 SELECT c.hour AS time,

@@ -3,7 +3,6 @@
 
 pub(crate) mod client_events;
 pub(crate) mod console;
-mod counting;
 pub(crate) mod failure_lines;
 pub(crate) mod in_flight;
 pub(crate) mod run;

@@ -16,7 +16,6 @@ use tokio_util::task::TaskTracker;
 use tracing::info;
 
 use super::client_events::ClientEventSender;
-use super::counting::{CANCELLED, Counting};
 use super::failure_lines::FailureLines;
 use crate::session::dialect::{ResultForm, ServerIdentity};
 use crate::session::tools::is_tool_result;
@@ -74,7 +73,6 @@ impl Calls {
         let deadline = began + self.timeout;
         let (channel, call_events) = CallChannel::of(call.client);
         let record = self.gate.record(call);
-        let counting = Counting::new(&self.router, &self.shared.usage, call, &record);
         let mut digest = ResultDigest::Text;
         let answer = async {
             let reply = self.router.route(call, &record, &channel, deadline, now).await?;
@@ -131,11 +129,6 @@ impl Calls {
         {
             self.shared.log_levels.insert(nonce, level);
         }
-        counting.end(match &outcome {
-            CallOutcome::Result(_) => "ok",
-            CallOutcome::Fault(fault) => fault.reason(),
-            CallOutcome::Cancelled => CANCELLED,
-        });
         let ended = match &outcome {
             CallOutcome::Result(_) => End::Well,
             CallOutcome::Fault(fault) => End::Fault(fault),
