@@ -17,7 +17,7 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
 
-use admin::{self, AdminServer, Reloads, Verification};
+use admin::{self, AdminServer, Reloads};
 use approvals::Approvals;
 use approvals::notify::keep_notifying;
 use audit::Audit;
@@ -52,8 +52,6 @@ pub struct App {
     /// `None` if there is no admin API.
     admin: Option<Listening<AdminServer>>,
     reloads: Arc<Reloads>,
-    /// The newest verification of the audit log from the console.
-    verification: Arc<Verification>,
     regular_verification: Arc<RegularVerification>,
     /// Held during a reload, so that reloads do not overlap.
     reloading: Mutex<()>,
@@ -140,7 +138,6 @@ impl App {
             endpoint: None,
             admin: None,
             reloads: Arc::default(),
-            verification: Arc::default(),
             regular_verification,
             reloading: Mutex::default(),
             preparing: Arc::default(),
@@ -253,7 +250,6 @@ impl App {
             config: Arc::new(edition.config.clone()),
             admin: admin.clone(),
             sessions: edition.sessions.clone(),
-            verification: self.verification.clone(),
             regular_verification: self.regular_verification.clone(),
             supervisor: self.shutdown.supervisor.clone(),
             reloads: self.reloads.clone(),

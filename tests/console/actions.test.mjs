@@ -429,20 +429,6 @@ for (const script of [true, false]) {
       await page.getByRole('row', { name }).first().waitFor();
     });
 
-    test('the audit log is verified', async () => {
-      await person.open('/audit');
-      await page.getByRole('link', { name: 'Verify the log' }).click();
-      await press('Verify now');
-      if (!script) await stage.until(hasEnded);
-      await page.getByText('The log is intact.').waitFor();
-      assert.ok(await button('Verify now').isEnabled());
-    });
-
-    const hasEnded = async () => {
-      await person.open('/audit/verification');
-      return !/Verifying:/.test(await person.text('main'));
-    };
-
     test('an address without a page leads to the overview', async () => {
       for (const path of ['/nowhere', '/prompts/nowhere', '/upstreams/nowhere', '/approvals/nowhere', '/prompts/a/b/c']) {
         await person.open(path, 404);

@@ -51,7 +51,6 @@ describe('other sites', () => {
     ['/approvals/decide', { action: 'reject', prompt: 'library__review-code' }],
     ['/prompts/library__standup/try', {}],
     ['/access', { rules: '' }],
-    ['/audit/verification', {}],
     ['/login', { token: TOKEN, to: '/' }],
   ];
 

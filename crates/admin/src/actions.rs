@@ -198,20 +198,10 @@ impl AdminServer {
                 .await
             }
             routes::ConsoleForm::Decide => self.decide_in_console(visitor, &form).await,
-            routes::ConsoleForm::Verify => Ok(self.verify()),
             routes::ConsoleForm::Access => {
                 self.page(ConsolePage::Access, names, form, visitor).await
             }
         }
-    }
-
-    /// Starts a verification of the audit log.
-    fn verify(&self) -> AdminAnswer {
-        if let (Some(path), Some(audit)) = (self.state.audit.path(), &self.state.config.audit) {
-            let AdminState { verification, supervisor, .. } = &*self.state;
-            verification.start(path, audit.clone(), supervisor);
-        }
-        AdminAnswer::moved("/audit/verification")
     }
 
     /// Runs a trial, or a completion, beside others and beside pages. It waits as long as a call

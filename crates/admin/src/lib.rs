@@ -25,7 +25,6 @@ pub mod sheet;
 mod sign_in;
 mod state;
 mod upstream_row;
-mod verification;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -55,7 +54,6 @@ use request::{PageRequest, Params};
 use routes::{ConsolePage, FoundRoutes, Handler, Route, RoutePart};
 use sign_in::{LocalPath, Role, SignIn, Site, Visitor, is_foreign_subresource, is_same_site_post};
 pub use state::AdminState;
-pub use verification::Verification;
 
 /// The limits of the admin API are its own, so that probes are answered whatever the clients of the
 /// endpoint do. Probes and scrapers are few, send small requests, and reconnect or reuse their

@@ -70,7 +70,6 @@ pub(super) enum ConsolePage {
     Approval,
     Usage,
     Audit,
-    Verification,
     Record,
     Configuration,
     Connect,
@@ -83,7 +82,6 @@ pub(super) enum ConsoleForm {
     Try,
     Complete,
     Decide,
-    Verify,
     /// Rules that are pasted are too long for an address.
     Access,
 }
@@ -111,7 +109,7 @@ const TESTER: Option<Role> = Some(Role::Tester);
 const APPROVER: Option<Role> = Some(Role::Approver);
 
 /// A path without names comes before one that it matches, too.
-static ROUTES: [Route; 59] = [
+static ROUTES: [Route; 57] = [
     get("/livez", None, Handler::Livez),
     get("/readyz", None, Handler::Readyz),
     get("/metrics", VIEWER, Handler::Metrics),
@@ -166,8 +164,6 @@ static ROUTES: [Route; 59] = [
     get("/approvals/{name}", VIEWER, Handler::Page(ConsolePage::Approval)),
     get("/usage", VIEWER, Handler::Page(ConsolePage::Usage)),
     get("/audit", VIEWER, Handler::Page(ConsolePage::Audit)),
-    get("/audit/verification", VIEWER, Handler::Page(ConsolePage::Verification)),
-    post("/audit/verification", TESTER, Handler::Form(ConsoleForm::Verify)),
     get("/audit/{seq}", VIEWER, Handler::Page(ConsolePage::Record)),
     get("/configuration", VIEWER, Handler::Page(ConsolePage::Configuration)),
     get("/connect", VIEWER, Handler::Page(ConsolePage::Connect)),
@@ -309,7 +305,6 @@ mod tests {
     fn a_path_without_names_comes_first_and_a_form_leads_to_its_page() {
         for (path, allowed, parent) in [
             ("/approvals/decide", "POST", "/approvals"),
-            ("/audit/verification", "GET, HEAD, POST", "/audit"),
             ("/prompts/a%20%22b/complete", "POST", "/prompts/a%20%22b"),
             ("/api/v1/status", "GET, HEAD", "/api/v1"),
             ("/logout", "POST", "/"),
@@ -318,8 +313,5 @@ mod tests {
             assert_eq!(found.of(&Method::PUT).err().as_deref(), Some(allowed), "{path}");
             assert_eq!(found.parent(), parent, "{path}");
         }
-        let verify = find("/audit/verification").expect("a route");
-        assert_eq!(verify.of(&Method::POST).ok().and_then(|route| route.role), TESTER);
-        assert_eq!(verify.of(&Method::HEAD).ok().and_then(|route| route.role), VIEWER);
     }
 }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::upstream_row::UpstreamRow;
-use super::{Reloads, Verification, readiness};
+use super::{Reloads, readiness};
 use approvals::Approvals;
 use audit::Audit;
 use audit::usage::GatewayUsage;
@@ -44,7 +44,6 @@ pub struct AdminState {
     pub config: Arc<Config>,
     pub admin: config::Admin,
     pub sessions: Arc<Sessions>,
-    pub verification: Arc<Verification>,
     pub regular_verification: Arc<RegularVerification>,
     /// Its tasks last as long as a request of the admin API.
     pub supervisor: Supervisor,

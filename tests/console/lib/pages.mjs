@@ -18,7 +18,6 @@ export const PAGES = [
   { name: 'usage', path: '/usage', heading: 'Usage' },
   { name: 'audit', path: '/audit', heading: 'Audit' },
   { name: 'record', path: '/audit/1', heading: 'Record 1' },
-  { name: 'verification', path: '/audit/verification', heading: 'Verification of the audit log' },
   { name: 'configuration', path: '/configuration', heading: 'Configuration' },
   { name: 'connect', path: '/connect', heading: 'Connect' },
 ];

@@ -173,7 +173,6 @@ async fn without_a_token_people_look_and_do_nothing_else_where_rules_decide() {
         ("/prompts/up__p/try", vec![]),
         ("/prompts/up__p/complete", vec![("argument", "a")]),
         ("/approvals/decide", vec![("action", "approve"), ("prompt", "up__p")]),
-        ("/audit/verification", vec![]),
     ] {
         let fields = [vec![("csrf", csrf.as_str())], fields].concat();
         let refused = browser.submit(path, &fields).await;

@@ -1,4 +1,4 @@
-//! The audit log: its entries, one record, and its verification.
+//! The audit log: its entries, and one record.
 
 use std::collections::HashMap;
 use std::time::SystemTime;
@@ -11,9 +11,7 @@ use crate::console::ConsoleSection;
 use crate::console::filters;
 use crate::console::text::Html;
 use crate::request::{PageRequest, Params};
-use crate::sign_in::{Role, Visitor};
 use crate::state::AdminState;
-use crate::verification::{VerificationState, Verified};
 use audit::question::{Answer, Question, ReplicaAnswer};
 use audit::search::{DENIED, EventKinds, Find, LogEntry, SearchResult};
 use audit::tail::Position;
@@ -36,6 +34,8 @@ pub(super) struct AuditPage {
     is_on: bool,
     /// The replicas that did not answer.
     not_answered: Vec<String>,
+    /// The last verification by the gateway itself, in words.
+    verified: String,
     presets: Vec<Preset>,
     /// Whether the form has what no preset has.
     is_own_search: bool,
@@ -66,17 +66,6 @@ pub(super) struct RecordPage {
     entry: LogEntry,
 }
 
-/// The verification of the log.
-#[derive(Template)]
-#[template(path = "verification.html")]
-pub(super) struct VerificationPage {
-    verified: Verified,
-    /// The last regular verification, in words.
-    regular: String,
-    can_start: bool,
-    csrf: String,
-}
-
 impl Page for AuditPage {
     const SECTION: ConsoleSection = ConsoleSection::Audit;
 }
@@ -86,14 +75,6 @@ impl Page for RecordPage {
 
     fn title(&self) -> String {
         format!("Record {}", self.entry.seq)
-    }
-}
-
-impl Page for VerificationPage {
-    const SECTION: ConsoleSection = ConsoleSection::Audit;
-
-    fn title(&self) -> String {
-        "Verification of the audit log".to_owned()
     }
 }
 
@@ -137,6 +118,7 @@ pub(super) async fn audit(state: &AdminState, request: &PageRequest) -> PageResu
         next: Some(next).filter(|next| !next.is_empty()),
         is_on,
         not_answered: answers.not_answered,
+        verified: verified(state.regular_verification.last().as_ref()),
         is_own_search: is_own_search(&params),
         presets: presets(&params),
         params,
@@ -188,17 +170,7 @@ pub(super) async fn record(
     }
 }
 
-/// Returns how far the verification is, or its result.
-pub(super) fn verification(state: &AdminState, visitor: &Visitor) -> VerificationPage {
-    VerificationPage {
-        verified: state.verification.state(),
-        regular: regular(state.regular_verification.last().as_ref()),
-        can_start: visitor.role >= Role::Tester && state.audit.is_on(),
-        csrf: visitor.csrf_token(),
-    }
-}
-
-fn regular(last: Option<&RegularOutcome>) -> String {
+fn verified(last: Option<&RegularOutcome>) -> String {
     let Some(RegularOutcome { at, records, segments, problems }) = last else {
         return "The gateway has not verified the log by itself yet.".to_owned();
     };

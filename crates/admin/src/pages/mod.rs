@@ -148,7 +148,6 @@ pub(super) async fn make(
         }
         routes::ConsolePage::Usage => Box::new(usage::usage(state, page_request).await?),
         routes::ConsolePage::Audit => Box::new(audit::audit(state, page_request).await?),
-        routes::ConsolePage::Verification => Box::new(audit::verification(state, visitor)),
         routes::ConsolePage::Record => Box::new(audit::record(state, page_request, name).await?),
         routes::ConsolePage::Configuration => {
             Box::new(configuration::configuration(state, page_request))

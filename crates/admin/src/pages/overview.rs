@@ -353,7 +353,7 @@ fn attention(
         add("warn", text, "/audit");
     }
     for problem in state.regular_verification.last().into_iter().flat_map(|last| last.problems) {
-        add("bad", format!("The audit log is not intact: {problem}"), "/audit/verification");
+        add("bad", format!("The audit log is not intact: {problem}"), "/audit");
     }
     for upstream in status {
         let Some(waiting) = upstream.waiting() else { continue };

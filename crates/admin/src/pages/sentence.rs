@@ -74,6 +74,7 @@ const SENTENCES: &[(&str, &str)] = &[
     ("text_not_approved", "{prompt} has a text that *is not approved*: {outcome}"),
     ("token_issued", "{caller} got an access token for {upstream}"),
     ("token_refused", "{caller} *got no access token* for {upstream}: {reason}"),
+    ("verified", "The gateway verified {records:record} of the audit log: {outcome}[, {why}]"),
 ];
 
 /// Members of other events that are shown; a line has 16 KiB.

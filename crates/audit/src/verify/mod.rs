@@ -125,16 +125,6 @@ impl KeptCheckpoint {
     }
 }
 
-/// How far a verification has come.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct VerificationProgress {
-    pub segments_done: usize,
-    pub segments: usize,
-    pub bytes_done: u64,
-    /// The size of the log as it is stored, at the begin; it may grow meanwhile.
-    pub bytes: u64,
-}
-
 /// Verifies a log from its first segment to its last.
 ///
 /// # Errors
@@ -144,14 +134,15 @@ pub fn verify(path: &Path, anchors: TrustAnchors) -> io::Result<VerificationRepo
 }
 
 /// As [`verify`], of a log with its archives: a segment counts from the first of the folders that
-/// has it, and the others must have the same. Reports the progress to `watch` every few megabytes.
+/// has it, and the others must have the same. Reports the bytes that were read, as they are stored, to
+/// `watch` every few megabytes.
 ///
 /// # Errors
 /// When a file cannot be read; and once `watch` has broken off.
 pub fn verify_with(
     folders: &[&Path],
     anchors: TrustAnchors,
-    watch: &mut dyn FnMut(VerificationProgress) -> ControlFlow<()>,
+    watch: &mut dyn FnMut(u64) -> ControlFlow<()>,
 ) -> io::Result<VerificationReport> {
     verify_selected(folders, None, anchors, watch)
 }
@@ -164,7 +155,7 @@ fn verify_part(
     path: &Path,
     selected: &BTreeSet<u64>,
     anchors: TrustAnchors,
-    watch: &mut dyn FnMut(VerificationProgress) -> ControlFlow<()>,
+    watch: &mut dyn FnMut(u64) -> ControlFlow<()>,
 ) -> io::Result<VerificationReport> {
     verify_selected(&[path], Some(selected), anchors, watch)
 }
@@ -173,7 +164,7 @@ fn verify_selected(
     folders: &[&Path],
     selected: Option<&BTreeSet<u64>>,
     mut anchors: TrustAnchors,
-    watch: &mut dyn FnMut(VerificationProgress) -> ControlFlow<()>,
+    watch: &mut dyn FnMut(u64) -> ControlFlow<()>,
 ) -> io::Result<VerificationReport> {
     loop {
         let segments = listed(folders)?;
@@ -219,15 +210,10 @@ impl SegmentsInOrder<'_> {
     fn verify(
         &self,
         anchors: TrustAnchors,
-        watch: &mut dyn FnMut(VerificationProgress) -> ControlFlow<()>,
+        watch: &mut dyn FnMut(u64) -> ControlFlow<()>,
     ) -> io::Result<VerificationPass> {
         let numbers: Vec<u64> = self.segments.keys().copied().collect();
-        let selected = || numbers.iter().filter(|number| self.is_selected(**number));
-        let mut progress = VerificationProgress {
-            segments: selected().count(),
-            bytes: selected().map(|number| self.stored(*number)).sum(),
-            ..VerificationProgress::default()
-        };
+        let mut done = 0;
         let mut verifier = Verifier::new(anchors);
         // Each segment is opened once: for its header, which tells how the one before it ends.
         let mut ahead = None;
@@ -247,7 +233,7 @@ impl SegmentsInOrder<'_> {
             };
             let text = match opened {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    tell(watch, progress)?;
+                    tell(watch, done)?;
                     // A name that is still listed leads nowhere.
                     let is_removed = !segment_numbers(self.segments[&number])?.contains(&number);
                     if is_removed && self.selected.is_some() {
@@ -263,11 +249,12 @@ impl SegmentsInOrder<'_> {
                 }
                 opened => opened?,
             };
-            self.read(number, text, successor, &mut verifier, &mut progress, watch)?;
-            progress.segments_done += 1;
-            tell(watch, progress)?;
+            self.read(number, text, successor, &mut verifier, done, watch)?;
+            done += self.stored(number);
+            tell(watch, done)?;
         }
-        verifier.report.segments = progress.segments;
+        verifier.report.segments =
+            numbers.iter().filter(|number| self.is_selected(**number)).count();
         let report = match self.selected {
             None => verifier.finish(),
             Some(_) => verifier.finish_part(self.segments),
@@ -282,21 +269,19 @@ impl SegmentsInOrder<'_> {
         file: SegmentReader,
         successor: Successor,
         verifier: &mut Verifier,
-        progress: &mut VerificationProgress,
-        watch: &mut dyn FnMut(VerificationProgress) -> ControlFlow<()>,
+        before: u64,
+        watch: &mut dyn FnMut(u64) -> ControlFlow<()>,
     ) -> io::Result<()> {
-        let (name, before, stored) =
-            (segment_name(number), progress.bytes_done, self.stored(number));
+        let name = segment_name(number);
+        let stored = self.stored(number);
         let length = file.length()?;
-        let text =
-            WatchedSegment { file, progress, before, stored, length, read: 0, told: 0, watch };
+        let text = WatchedSegment { file, before, stored, length, read: 0, told: 0, watch };
         match verifier.segment(&name, BufReader::with_capacity(READ, text), successor) {
             Err(error) if error.kind() == io::ErrorKind::InvalidData => {
                 verifier.damaged_segment(&name, &error);
             }
             read => read?,
         }
-        progress.bytes_done = before + stored;
         self.compare_copies(number, verifier)
     }
 
@@ -335,7 +320,6 @@ fn header_of(segment: &mut SegmentReader) -> Option<SegmentHeader> {
 /// A segment whose reading is watched.
 struct WatchedSegment<'a> {
     file: SegmentReader,
-    progress: &'a mut VerificationProgress,
     /// Bytes of the segments before, as they are stored, and of this one.
     before: u64,
     stored: u64,
@@ -344,7 +328,7 @@ struct WatchedSegment<'a> {
     read: u64,
     /// Bytes since the last report to `watch`.
     told: u64,
-    watch: &'a mut dyn FnMut(VerificationProgress) -> ControlFlow<()>,
+    watch: &'a mut dyn FnMut(u64) -> ControlFlow<()>,
 }
 
 /// Bytes that are read at once.
@@ -362,18 +346,14 @@ impl Read for WatchedSegment<'_> {
             self.told = 0;
             let part = u128::from(self.stored) * u128::from(self.read.min(self.length));
             let part = part / u128::from(self.length.max(1));
-            self.progress.bytes_done = self.before + u64::try_from(part).unwrap_or(self.stored);
-            tell(self.watch, *self.progress)?;
+            tell(self.watch, self.before + u64::try_from(part).unwrap_or(self.stored))?;
         }
         Ok(read)
     }
 }
 
-fn tell(
-    watch: &mut dyn FnMut(VerificationProgress) -> ControlFlow<()>,
-    progress: VerificationProgress,
-) -> io::Result<()> {
-    match watch(progress) {
+fn tell(watch: &mut dyn FnMut(u64) -> ControlFlow<()>, done: u64) -> io::Result<()> {
+    match watch(done) {
         ControlFlow::Continue(()) => Ok(()),
         // Of another kind the reader would try again.
         ControlFlow::Break(()) => Err(io::Error::other("the verification was stopped")),
@@ -394,19 +374,13 @@ mod tests {
             fs::write(folder.path().join(name), "x\n".repeat(5_000_000)).unwrap();
         }
         let mut told = Vec::new();
-        let watch = &mut |progress: VerificationProgress| {
-            told.push(progress);
+        let watch = &mut |done: u64| {
+            told.push(done);
             ControlFlow::Continue(())
         };
         verify_with(&[folder.path()], TrustAnchors::default(), watch).unwrap();
-        let last = VerificationProgress {
-            segments_done: 3,
-            segments: 3,
-            bytes_done: 30_000_000,
-            bytes: 30_000_000,
-        };
-        assert_eq!(told.last(), Some(&last));
-        assert!(told.len() > 5 && told.is_sorted_by_key(|progress| progress.bytes_done));
+        assert_eq!(told.last(), Some(&30_000_000));
+        assert!(told.len() > 5 && told.is_sorted());
         let mut asked = 0;
         let stop = &mut |_| {
             asked += 1;

@@ -12,11 +12,12 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
-use super::{TrustAnchors, VerificationProgress, VerificationReport, verify_part};
+use super::{TrustAnchors, VerificationReport, verify_part};
 use crate::Audit;
 use crate::folder::{segment_modified, segment_numbers};
 use crate::keys::Keys;
 use crate::ledger::Ledger;
+use crate::record::AuditEvent;
 use crate::recover::read_header;
 use base::platform::{blocking, wall_clock};
 
@@ -106,7 +107,9 @@ impl RegularVerification {
                 before = Some(now);
                 report
             });
-            *self.lock() = Some(RegularOutcome::of(read));
+            let outcome = RegularOutcome::of(read);
+            audit.note(outcome.event());
+            *self.lock() = Some(outcome);
         }
     }
 
@@ -132,6 +135,17 @@ impl VerifiedLog {
 }
 
 impl RegularOutcome {
+    /// Returns the record of the outcome.
+    fn event(&self) -> AuditEvent {
+        let event = AuditEvent::new("verified")
+            .number("records", self.records)
+            .number("segments", self.segments as u64);
+        match self.problems.first() {
+            None => event.text("outcome", "intact"),
+            Some(why) => event.text("outcome", "not_intact").text("why", why),
+        }
+    }
+
     fn of(read: io::Result<VerificationReport>) -> Self {
         let at = wall_clock();
         match read {
@@ -173,8 +187,7 @@ fn verify(
     due.extend(before.into_iter().flat_map(|before| before.suspect));
     let anchors = TrustAnchors { keys: Some(keys.clone()), ..TrustAnchors::default() };
     let mut read = 0;
-    let mut report =
-        verify_part(path, &due, anchors, &mut |progress| pause(progress, &mut read, stop))?;
+    let mut report = verify_part(path, &due, anchors, &mut |done| pause(done, &mut read, stop))?;
     if let (Some(known), Some(first)) = (known, first)
         && first > known
         && first > report.removed + 1
@@ -196,12 +209,8 @@ fn first_record(path: &Path) -> Option<u64> {
 }
 
 /// Slows the reading down to [`RATE`].
-fn pause(
-    progress: VerificationProgress,
-    read: &mut u64,
-    stop: &CancellationToken,
-) -> ControlFlow<()> {
-    let bytes = progress.bytes_done.saturating_sub(std::mem::replace(read, progress.bytes_done));
+fn pause(done: u64, read: &mut u64, stop: &CancellationToken) -> ControlFlow<()> {
+    let bytes = done.saturating_sub(std::mem::replace(read, done));
     base::platform::sleep(Duration::from_secs_f64(bytes as f64 / RATE));
     if stop.is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
 }
