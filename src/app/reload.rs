@@ -13,7 +13,6 @@ use tracing::{error, info, warn};
 use super::config_watcher::{ConfigWatcher, Polled, RejectionReason, Step, Wake};
 use super::edition::Edition;
 use super::{App, Listening, config_event, disable_sharing, warn_about_config};
-use admin::AppliedChanges;
 use audit::LogChange;
 use audit::record::AuditEvent;
 use base::platform::disk::{self, Metadata};
@@ -215,8 +214,7 @@ impl App {
         for key in &removed {
             warn!(key, "the configuration file has removed a protection explicitly");
         }
-        let changes = AppliedChanges::between(&before.config, config);
-        self.reloads.applied(&needs_restart, removed, changes);
+        self.reloads.applied(&needs_restart, removed);
         self.telemetry.metrics().reload_applied();
         self.edition.store(edition);
         // At a shutdown the receiver may be gone.

@@ -49,7 +49,7 @@ use console::{ConsoleFrame, asset};
 use front::downstream::clock::now;
 use front::downstream::{Body, OriginGuard, Peer, RequestGuard, Serve, TlsServer};
 use pages::{AnyPage, PageError, PageResult};
-pub use reloads::{AppliedChanges, Reloads, RequestedReload};
+pub use reloads::{Reloads, RequestedReload};
 use request::{PageRequest, Params};
 use routes::{ConsolePage, FoundRoutes, Handler, Route, RoutePart};
 use sign_in::{LocalPath, Role, SignIn, Site, Visitor, is_foreign_subresource, is_same_site_post};

@@ -1,7 +1,6 @@
 //! The reloads of the configuration since the start.
 
 use std::collections::VecDeque;
-use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
@@ -10,8 +9,6 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
 use base::platform::wall_clock;
-use config::lock::decisions;
-use config::{Config, SettingChange};
 
 /// The start time of the gateway, and the outcomes of its reloads.
 pub struct Reloads {
@@ -56,61 +53,15 @@ pub(crate) struct Reload {
     pub at: SystemTime,
     /// `applied`, `rejected`, or `restored` where the file is again the one in use.
     pub outcome: &'static str,
-    /// The changes as sentences for people; at most [`MAX_CHANGES`].
-    pub words: Vec<String>,
-    /// Changes since the configuration before, without secrets; at most [`MAX_CHANGES`].
-    pub changes: Vec<SettingChange>,
+    /// At most [`MAX_MISTAKES`].
     pub mistakes: Vec<String>,
-}
-
-/// The changes by an applied configuration.
-#[derive(Clone, Debug, Default)]
-pub struct AppliedChanges {
-    words: Vec<String>,
-    settings: Vec<SettingChange>,
-}
-
-/// Keys that are named in a sentence.
-const NAMED_KEYS: usize = 4;
-
-impl AppliedChanges {
-    /// Compares two configurations.
-    pub fn between(before: &Config, after: &Config) -> Self {
-        let settings = config::changes(&before.settings, &after.settings);
-        let decided = decisions(&before.approvals.lock, &after.approvals.lock);
-        let mut words: Vec<_> = decided.iter().map(ToString::to_string).collect();
-        words.extend(changed_keys(&settings));
-        let lock = after.approvals.store.path();
-        let is_named = |path: &Path| decided.is_empty() || path != lock;
-        let files = after.files.iter().filter(|file| !before.files.contains(file));
-        let files = files.filter(|file| is_named(&file.path));
-        words.extend(files.map(|file| format!("The file {} changed", file.path.display())));
-        if words.is_empty() {
-            words.push(match before.digest == after.digest {
-                true => "Nothing that is shown changed".to_owned(),
-                false => "A secret or a comment in the file changed".to_owned(),
-            });
-        }
-        Self { words, settings }
-    }
-}
-
-fn changed_keys(settings: &[SettingChange]) -> Option<String> {
-    let keys: Vec<_> = settings.iter().map(|change| change.key.as_str()).collect();
-    let named = keys[..keys.len().min(NAMED_KEYS)].join(", ");
-    match keys.len() {
-        0 => None,
-        1 => Some(format!("1 key changed: {named}")),
-        count @ ..=NAMED_KEYS => Some(format!("{count} keys changed: {named}")),
-        count => Some(format!("{count} keys changed: {named} and {} more", count - NAMED_KEYS)),
-    }
 }
 
 /// Reloads that are kept.
 const KEPT: usize = 20;
 
-/// Changes and mistakes of one reload that are kept.
-const MAX_CHANGES: usize = 200;
+/// Mistakes of one reload that are kept.
+const MAX_MISTAKES: usize = 200;
 
 impl Default for Reloads {
     fn default() -> Self {
@@ -126,14 +77,9 @@ impl Default for Reloads {
 impl Reloads {
     /// Counts an applied configuration. The keys in `needs_restart` were not applied; the
     /// protections in `removed` are no longer there.
-    pub fn applied(
-        &self,
-        needs_restart: &[&'static str],
-        removed: Vec<&'static str>,
-        changes: AppliedChanges,
-    ) {
+    pub fn applied(&self, needs_restart: &[&'static str], removed: Vec<&'static str>) {
         let mut state = self.lock();
-        state.keep("applied", changes, Vec::new());
+        state.keep("applied", Vec::new());
         state.applied += 1;
         state.last = Some(wall_clock());
         (state.mistakes, state.held) = (None, None);
@@ -146,7 +92,7 @@ impl Reloads {
     pub fn rejected(&self, why: String, held: Option<String>) {
         let mut state = self.lock();
         state.rejected += 1;
-        state.keep("rejected", AppliedChanges::default(), why.lines().map(str::to_owned).collect());
+        state.keep("rejected", why.lines().map(str::to_owned).collect());
         state.last = Some(wall_clock());
         (state.mistakes, state.held) = (Some(why), held);
     }
@@ -154,7 +100,7 @@ impl Reloads {
     /// Notes that the file is again the one of the configuration in use, after it was rejected.
     pub fn restored(&self) {
         let mut state = self.lock();
-        state.keep("restored", AppliedChanges::default(), Vec::new());
+        state.keep("restored", Vec::new());
         state.last = Some(wall_clock());
         (state.mistakes, state.held) = (None, None);
     }
@@ -220,31 +166,11 @@ impl Reloads {
 }
 
 impl ReloadState {
-    fn keep(&mut self, outcome: &'static str, changes: AppliedChanges, mut mistakes: Vec<String>) {
-        let AppliedChanges { mut words, settings: mut changes } = changes;
-        words.truncate(MAX_CHANGES);
-        changes.truncate(MAX_CHANGES);
-        mistakes.truncate(MAX_CHANGES);
-        self.history.push_back(Reload { at: wall_clock(), outcome, words, changes, mistakes });
+    fn keep(&mut self, outcome: &'static str, mut mistakes: Vec<String>) {
+        mistakes.truncate(MAX_MISTAKES);
+        self.history.push_back(Reload { at: wall_clock(), outcome, mistakes });
         if self.history.len() > KEPT {
             self.history.pop_front();
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn changed_keys_are_counted_and_the_first_ones_named() {
-        let change = |key: &str| SettingChange { key: key.to_owned(), before: None, after: None };
-        let words =
-            |keys: &[&str]| changed_keys(&keys.iter().map(|key| change(key)).collect::<Vec<_>>());
-        assert_eq!(words(&[]), None);
-        assert_eq!(words(&["a"]).as_deref(), Some("1 key changed: a"));
-        assert_eq!(words(&["a", "b"]).as_deref(), Some("2 keys changed: a, b"));
-        let many = words(&["a", "b", "c", "d", "e", "f"]);
-        assert_eq!(many.as_deref(), Some("6 keys changed: a, b, c, d and 2 more"));
     }
 }

@@ -21,7 +21,7 @@ pub struct Setting {
 
 /// A key whose value differs between two configurations.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct SettingChange {
+pub(super) struct SettingChange {
     pub key: String,
     /// `None` where the key was not set and has no default.
     pub before: Option<String>,
@@ -80,7 +80,7 @@ pub(super) fn settings(
 }
 
 /// Returns the keys whose values differ between two configurations.
-pub fn changes(before: &[Setting], after: &[Setting]) -> Vec<SettingChange> {
+pub(super) fn changes(before: &[Setting], after: &[Setting]) -> Vec<SettingChange> {
     let by_key = |settings: &[Setting]| -> BTreeMap<String, String> {
         settings.iter().map(|setting| (setting.key.clone(), setting.value.clone())).collect()
     };

@@ -49,7 +49,7 @@ pub use auth::jwt::{Jwt, is_https_or_loopback};
 pub use auth::{ApiKey, Auth, Certificate, Identity};
 pub use cluster::{Cluster, OnMissing, OnStoreFailure, SharedLimits, StoreCredential, StoreServer};
 pub use error::{ConfigError, Origin};
-pub use in_use::{Setting, SettingChange, changes};
+pub use in_use::Setting;
 pub use limits::{Limit, Per, default_limit_name};
 pub use net::Proxies;
 pub use net::tls::{Tls, TlsFiles};

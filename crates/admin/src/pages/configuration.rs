@@ -1,4 +1,4 @@
-//! The configuration in use, and the reloads with what each has changed.
+//! The configuration in use, and the reloads with the outcome of each.
 
 use askama::Template;
 use serde_json::Value;

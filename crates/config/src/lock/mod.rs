@@ -1,10 +1,8 @@
 //! `promptgate.lock`: the approved versions of prompts and skills. The file is reviewed like code,
 //! and shared by replicas.
 
-mod decisions;
 mod store;
 
-pub use decisions::{Decisions, decisions};
 pub use store::{LockStore, Object, ObjectError, ObjectKind, Objects, StoreError, patch};
 
 use std::collections::BTreeMap;
