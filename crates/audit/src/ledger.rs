@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::task::yield_now;
 use tokio::time::Instant;
 
@@ -35,22 +36,31 @@ pub struct Ledger {
     started: Instant,
 }
 
-/// The promise of a caller to write the records that wait, for which the thread of the log was not
-/// woken. It is, where the caller is gone.
-struct WritePromise<'a>(Option<&'a Ledger>);
+/// The promise of a task to write the records that wait, for which the thread of the log was not
+/// woken. It is, where the task is gone, or nothing may be written there.
+struct WritePromise(Option<Arc<SharedWriter>>);
 
-impl WritePromise<'_> {
-    fn fulfil(mut self) {
-        if let Some(ledger) = self.0.take() {
-            ledger.writer.write_waiting();
+impl WritePromise {
+    /// Writes in a task of this runtime, as soon as the present one waits. No call is held by a disk
+    /// that hangs, then: one task and its thread are, and the other threads serve the calls.
+    fn fulfil(self) {
+        let handle = Handle::try_current().ok();
+        if let Some(handle) = handle.filter(|handle| handle.metrics().num_workers() > 1) {
+            handle.spawn(async move { self.write() });
+        }
+    }
+
+    fn write(mut self) {
+        if let Some(writer) = self.0.take() {
+            writer.write_waiting();
         }
     }
 }
 
-impl Drop for WritePromise<'_> {
+impl Drop for WritePromise {
     fn drop(&mut self) {
-        if let Some(ledger) = self.0 {
-            ledger.queue.wake_for_waiting();
+        if let Some(writer) = &self.0 {
+            writer.leave_to_thread();
         }
     }
 }
@@ -185,7 +195,7 @@ impl Ledger {
             return Ok(());
         };
         if pending.is_for_callers {
-            let promise = WritePromise(Some(self));
+            let promise = WritePromise(Some(self.writer.clone()));
             if pending.is_shared {
                 // The calls that can go on record first, and are written with this one.
                 yield_now().await;
@@ -300,4 +310,13 @@ fn open_folder(path: &Path, folder_use: FolderUse) -> io::Result<LogFolder> {
         }
     }
     opened.map_err(with_path)
+}
+
+#[cfg(test)]
+impl Ledger {
+    /// Joins the parts of a log that a test has opened.
+    pub(super) fn of_parts(path: &Path, queue: Arc<Queue>, writer: Arc<SharedWriter>) -> Self {
+        let keys = Arc::new(Keys::new(&super::tests::key()));
+        Self { path: path.to_owned(), queue, writer, keys, started: Instant::now() }
+    }
 }

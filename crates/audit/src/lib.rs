@@ -3,8 +3,8 @@
 //!
 //! Many threads record, one at a time writes. A record is text before it enters the [`queue`] of a
 //! [`ledger`]. The [`writer`] takes all waiting records at once and hands them to the [`log`],
-//! which numbers, chains and appends them: on the thread of the caller that finds it free
-//! ([`shared_writer`]), while writes are quick; else on a thread of its own. The [`sync_thread`]
+//! which numbers, chains and appends them: in a task of the caller that finds it free
+//! ([`shared_writer`]), while writes are quick; else on the thread of the log. The [`sync_thread`]
 //! syncs beside it. [`verify`] checks a log that it does not trust.
 
 #![forbid(unsafe_code)]

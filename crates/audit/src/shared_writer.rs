@@ -61,7 +61,13 @@ impl SharedWriter {
         }
     }
 
-    /// Writes all records that wait on the thread of a caller, unless another writes them.
+    /// Wakes the thread for the records that wait.
+    pub(super) fn leave_to_thread(&self) {
+        self.queue.wake_for_waiting();
+    }
+
+    /// Writes all records that wait on the thread of a caller, unless another writes them. At most
+    /// one caller is here at a time, for as long as the disk takes.
     pub(super) fn write_waiting(&self) {
         let Some(mut group) = self.queue.take_turn() else {
             return;

@@ -8,10 +8,14 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::Duration;
 
+use tokio::runtime::{Builder, Runtime};
+use tokio::time::timeout;
+
 use super::failpoints::{EIO, holder, ids, shared, submit, wait_until, writer_settings};
 use super::{at, check, key, settings};
 use crate::folder::{FailPoint, FaultInjector, LogFolder};
 use crate::keys::Keys;
+use crate::ledger::{Ledger, Unrecorded};
 use crate::log::Log;
 use crate::queue::{PendingRecord, Queue, RecordRefused, WriteOutcome};
 use crate::record::AuditEvent;
@@ -200,5 +204,61 @@ fn a_record_whose_caller_is_gone_is_written_by_the_thread() {
     let pending = submit(&log.queue, AuditEvent::new("test").number("id", 1)).unwrap().unwrap();
     assert!(pending.is_for_callers);
     assert_eq!(pending.written.blocking_recv(), Ok(WriteOutcome::Written));
+    assert_eq!(log.close(), BTreeMap::from([(1, 1)]));
+}
+
+/// Runs a call on a runtime whose threads are callers of the log, and returns its outcome, if it
+/// has one, and whether other tasks go on.
+fn call(
+    runtime: &Runtime,
+    ledger: &Arc<Ledger>,
+    id: u64,
+) -> (Option<Result<(), Unrecorded>>, bool) {
+    let ledger = ledger.clone();
+    let event = AuditEvent::new("test").number("id", id);
+    runtime.block_on(async {
+        let call = runtime.spawn(async move { ledger.record(&holder(), event).await });
+        let outcome = timeout(Duration::from_secs(10), call).await.ok().map(Result::unwrap);
+        let others = (0..8).map(|_| runtime.spawn(async {}));
+        let others = timeout(Duration::from_secs(10), async {
+            for other in others {
+                other.await.unwrap();
+            }
+        });
+        (outcome, others.await.is_ok())
+    })
+}
+
+fn runtime_of_callers(workers: usize) -> Runtime {
+    let mut builder = Builder::new_multi_thread();
+    builder.worker_threads(workers).thread_name("caller").enable_time().build().unwrap()
+}
+
+#[test]
+fn a_disk_that_hangs_holds_no_call_and_leaves_threads_to_the_others() {
+    let log = OpenLog::open();
+    let (queue, writer) = (log.queue.clone(), log.writer.clone());
+    let ledger = Arc::new(Ledger::of_parts(log.folder.path(), queue, writer));
+    let runtime = runtime_of_callers(2);
+    assert_eq!(call(&runtime, &ledger, 1), (Some(Ok(())), true));
+    assert_eq!(log.writers().last().map(String::as_str), Some("caller"));
+    log.disk.state.lock().unwrap().hangs = true;
+    let held = call(&runtime, &ledger, 2);
+    let hanging = log.disk.state.lock().unwrap().hanging;
+    log.disk.state.lock().unwrap().hangs = false;
+    log.disk.changed.notify_all();
+    assert_eq!((held, hanging), ((Some(Err(Unrecorded::Late)), true), 1));
+    drop((runtime, ledger));
+    assert_eq!(log.close(), BTreeMap::from([(1, 1), (2, 1)]));
+}
+
+#[test]
+fn the_only_thread_of_a_runtime_does_not_write() {
+    let log = OpenLog::open();
+    let (queue, writer) = (log.queue.clone(), log.writer.clone());
+    let ledger = Arc::new(Ledger::of_parts(log.folder.path(), queue, writer));
+    assert_eq!(call(&runtime_of_callers(1), &ledger, 1), (Some(Ok(())), true));
+    assert_eq!(log.writers().last().map(String::as_str), Some("audit"));
+    drop(ledger);
     assert_eq!(log.close(), BTreeMap::from([(1, 1)]));
 }

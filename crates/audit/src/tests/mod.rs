@@ -21,7 +21,7 @@ use super::verify::{KeptCheckpoint, TrustAnchors, VerificationReport, verify};
 use base::seal::AuditKey;
 use failpoints::try_open;
 
-fn key() -> AuditKey {
+pub(super) fn key() -> AuditKey {
     AuditKey::parse(&"A".repeat(43)).unwrap()
 }
 
