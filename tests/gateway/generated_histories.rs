@@ -187,6 +187,8 @@ fn property_1_every_request_ends_once_and_leaves_nothing_behind() {
             + "timeout = \"100ms\"\nin_flight = 4\nqueue = 3\nbreaker = { failures = 9999 }\n";
         let gateway = Gateway::start(&toml).await;
         gateway.summary().await;
+        // A history without a get must find the series of the upstream, too.
+        happen(&gateway, true, &[Step::Ask(Fate::Well)]).await;
         (upstream, gateway)
     });
     const LIMIT: &str = "promptgate_in_flight_size_limit_bytes";
