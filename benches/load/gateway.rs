@@ -277,7 +277,7 @@ impl Requests {
         self.legacy("prompts/get", &params)
     }
 
-    /// A call of a tool of the upstream of `[rest]`.
+    /// A call of a tool of the upstream of `[passthrough]`.
     pub fn call(&self) -> Prepared {
         let params = format!(r#"{{"name":"tool","arguments":{{"text":"{NUMBER}"}}}}"#);
         self.legacy("tools/call", &params)

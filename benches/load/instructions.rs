@@ -132,7 +132,7 @@ async fn count() -> BTreeMap<String, u64> {
             counts.insert(format!("{row}, {name}"), run.count().await);
         }
     }
-    let toml = settings(Configured::Bare, collector) + "[rest]\nupstream = \"u3\"\n";
+    let toml = settings(Configured::Bare, collector) + "[passthrough]\nupstream = \"u3\"\n";
     let call = Run {
         toml: &(toml + &scripted.tables()),
         key: None,
@@ -205,7 +205,7 @@ const AT_ONCE: usize = 16;
 enum Counted {
     Get,
     List,
-    /// Of a tool, through `[rest]`.
+    /// Of a tool, through `[passthrough]`.
     Call,
 }
 

@@ -132,7 +132,7 @@ fn report(path: &Path, config: &Config, libraries: &[Library<'_>], warnings: &[S
         "valid": true,
         "mistakes": [],
         "upstreams": upstreams,
-        "rest": config.rest.as_ref().map(domain::name::UpstreamId::as_str),
+        "passthrough": config.passthrough.as_ref().map(domain::name::UpstreamId::as_str),
         "libraries": libraries,
         "warnings": warnings,
         "unusedVariables": config.unused_variables,
@@ -157,7 +157,7 @@ fn text(path: &Path, config: &Config, libraries: &[Library<'_>], warnings: &[Str
     let upstreams: Vec<_> = config.upstreams.iter().map(|u| u.id.as_str()).collect();
     let upstreams = if upstreams.is_empty() { "none".to_owned() } else { upstreams.join(", ") };
     let mut out = format!("{} is valid. Upstreams: {upstreams}", path.display());
-    if let Some(rest) = &config.rest {
+    if let Some(rest) = &config.passthrough {
         let _ = write!(
             out,
             "\nrest: tools, resources and other methods are those of {rest}; approvals, content \

@@ -14,7 +14,7 @@ import tempfile
 HERE = pathlib.Path(__file__).resolve().parent
 REVISIONS = ["2025-11-25", "2026-07-28"]
 # target of left-out.txt -> the era of the upstream, the one that is found or the older; what is offered; whether the
-# tools and resources are those of the fixture, through [rest]
+# tools and resources are those of the fixture, through [passthrough]
 LEGS = {
     "prompts": ("auto", ["prompts", "tools"], False),
     "found": ("auto", ["prompts"], True),
@@ -24,7 +24,7 @@ LEGS = {
 
 REST = """
 server_requests = ["elicitation", "sampling", "roots"]
-[rest]
+[passthrough]
 upstream = "fixture"
 """
 

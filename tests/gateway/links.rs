@@ -598,7 +598,7 @@ async fn tools_give_links_that_can_be_read() {
 #[tokio::test]
 async fn the_upstream_of_rest_never_sees_a_link() {
     let upstream = simple().await;
-    let rest = "[rest]\nupstream = \"up\"\n";
+    let rest = "[passthrough]\nupstream = \"up\"\n";
     for links in [SEALED, ""] {
         let toml = server() + rest + &upstream.table("up") + links;
         let gateway = Gateway::start(&toml).await;

@@ -70,7 +70,7 @@ mod server_requests;
 mod skill_bridge;
 mod skills;
 mod stdio;
-mod rest;
+mod passthrough;
 mod stores;
 mod strangers;
 mod streams;

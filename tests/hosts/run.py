@@ -6,7 +6,7 @@ Run with the Python of `requirements.txt`. Beside it stand an environment of `re
 packages of this folder and of ../interop. Starts the gateway before the everything server, mcp-server-fetch,
 arxiv-mcp-server and a child that exits at its start, and connects each host by its own command line or library,
 with the entries that `promptgate connect` writes where the host reads a file. A second gateway has the tools of the
-everything server (`[rest]`): hosts that call tools without a model call one. Prints a table; fails if any host does.
+everything server (`[passthrough]`): hosts that call tools without a model call one. Prints a table; fails if any host does.
 """
 
 import json
@@ -71,7 +71,7 @@ listen = ""
 path = ""
 [server.limits]
 pre_drain = "0s"
-[rest]
+[passthrough]
 upstream = "everything"
 [upstreams.everything]
 transport = "stdio"

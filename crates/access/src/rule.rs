@@ -43,13 +43,13 @@ pub enum RuleCallers {
 }
 
 impl Rule {
-    /// The patterns of URIs that are not in normal form, in which resources of `[rest]` are named,
+    /// The patterns of URIs that are not in normal form, in which resources of `[passthrough]` are named,
     /// in that form.
     ///
     /// # Errors
     /// The mistakes in patterns that have none.
     fn respelled(&self) -> Result<Vec<Glob>, Vec<String>> {
-        if !self.methods.contains(&Method::Rest) {
+        if !self.methods.contains(&Method::Passthrough) {
             return Ok(Vec::new());
         }
         let mut globs = Vec::new();
@@ -83,7 +83,7 @@ impl Rule {
         let respelled = self.respelled()?;
         let mut names = names(&self.prompts);
         if let Some(respelled) = any_of(&self::names(&respelled)) {
-            let rest = action(Method::Rest);
+            let rest = action(Method::Passthrough);
             names.push(format!("(action == Action::{rest:?} && {respelled})"));
         }
         let names = any_of(&names);
@@ -154,13 +154,13 @@ pub fn action(method: Method) -> &'static str {
         | Method::ReadDirectory
         | Method::ReadLink => "get",
         Method::Complete => "complete",
-        Method::Rest => "rest",
+        Method::Passthrough => "passthrough",
     }
 }
 
 /// Parses a Cedar action.
 pub fn parse_action(name: &str) -> Option<Method> {
-    let mut methods = Method::OF_PROMPTS.into_iter().chain([Method::Rest]);
+    let mut methods = Method::OF_PROMPTS.into_iter().chain([Method::Passthrough]);
     methods.find(|method| action(*method) == name)
 }
 

@@ -16,7 +16,7 @@ entity Group;
 entity Upstream;
 entity Caller in [Group] = { scopes: Set<String> };
 entity Prompt in [Upstream] = { name: String, state: String };
-action "list", "get", "complete", "rest" appliesTo { principal: [Caller], resource: [Prompt] };
+action "list", "get", "complete", "passthrough" appliesTo { principal: [Caller], resource: [Prompt] };
 "#;
 
 /// The compiled policies. A call that no policy allows is denied.
@@ -125,10 +125,10 @@ impl RuleSet {
 }
 
 /// The mistakes in URIs with which a policy of a file compares: one in another than normal form
-/// would match no resource of `[rest]`.
+/// would match no resource of `[passthrough]`.
 fn misspelled(policy: &Policy) -> impl Iterator<Item = String> {
     let action = policy.to_json().map(|json| json["action"].clone()).unwrap_or_default();
-    let is_for_resources = action["op"] == "All" || action.to_string().contains("\"rest\"");
+    let is_for_resources = action["op"] == "All" || action.to_string().contains("\"passthrough\"");
     let tests = is_for_resources.then(|| PromptTests::of([policy]));
     let spellings = tests.map(|tests| tests.spellings()).unwrap_or_default();
     spellings.into_iter().filter_map(|(text, spelling)| match spelling {

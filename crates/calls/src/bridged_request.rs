@@ -11,7 +11,7 @@ use domain::approval::DigestText;
 use domain::document::Document;
 use domain::fault::Fault;
 use domain::json::Json;
-use domain::rest::RestRequest;
+use domain::passthrough::PassthroughRequest;
 use upstream::call::request::{InputResponses, RequestParams};
 
 /// A request whose upstream may ask the client, and the same request again with the answers.
@@ -23,7 +23,7 @@ pub(super) enum BridgedRequest<'a> {
         /// The approved text for the arguments of the client, where texts are compared.
         expected: Option<&'a ExpectedText<'a>>,
     },
-    Rest(&'a RestRequest),
+    Passthrough(&'a PassthroughRequest),
 }
 
 impl BridgedRequest<'_> {
@@ -36,7 +36,9 @@ impl BridgedRequest<'_> {
                 answers,
                 source: approved_source(owner),
             },
-            Self::Rest(request) => RequestParams::Rest { request: request.clone(), answers },
+            Self::Passthrough(request) => {
+                RequestParams::Passthrough { request: request.clone(), answers }
+            }
         }
     }
 
@@ -44,7 +46,7 @@ impl BridgedRequest<'_> {
     pub(super) fn may_ask(self) -> bool {
         match self {
             Self::Get { .. } => true,
-            Self::Rest(request) => request.list().is_none(),
+            Self::Passthrough(request) => request.list().is_none(),
         }
     }
 
@@ -52,7 +54,7 @@ impl BridgedRequest<'_> {
     pub(super) fn digest(self) -> [u8; 32] {
         match self {
             Self::Get { arguments, .. } => digest_of(arguments),
-            Self::Rest(request) => seal::digest([&*request.params]),
+            Self::Passthrough(request) => seal::digest([&*request.params]),
         }
     }
 
@@ -68,7 +70,7 @@ impl BridgedRequest<'_> {
     ) -> Result<Reply, Fault> {
         let expected = match self {
             Self::Get { expected, .. } => expected,
-            Self::Rest(_) => return reply::rest(result, &routed.owner.upstream),
+            Self::Passthrough(_) => return reply::passthrough(result, &routed.owner.upstream),
         };
         let hidden_text = routed.upstream.config().settings.content;
         let mut prompt = reply::prompt(result, routed.origin(), hidden_text)?;

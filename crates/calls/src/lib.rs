@@ -11,7 +11,7 @@ mod arguments;
 mod build;
 mod bridge;
 mod bridged_request;
-pub mod rest;
+pub mod passthrough;
 pub mod call_channel;
 pub mod links;
 pub mod labels;
@@ -65,9 +65,9 @@ use domain::unix_time::UnixSeconds;
 use domain::via::Via;
 use labels::LabelledPrompts;
 use mismatches::Mismatches;
+use passthrough::{CallContext, PassthroughUpstream};
 use policy::{CallRecord, CallTarget, Gate, Resolution};
 use resolution::{Unlisted, held};
-use rest::{CallContext, RestUpstream};
 use rollouts::{ChosenVersion, RolloutStates, Rollouts};
 use routed_call::RoutedCall;
 use skills::AskedSkill;
@@ -147,10 +147,11 @@ impl Router {
                 self.gate.admit_list(call, record).await?;
                 self.list_tools(call, cursor.as_deref(), deadline, now).await.map(Reply::List)
             }
-            Request::Rest(request) => {
-                let rest = self.rest_at(&call.endpoint).ok_or(RequestFault::MethodNotFound)?;
+            Request::Passthrough(request) => {
+                let passthrough =
+                    self.passthrough_at(&call.endpoint).ok_or(RequestFault::MethodNotFound)?;
                 let context = CallContext { call, record, channel, deadline, now };
-                Box::pin(rest.route(request, context)).await
+                Box::pin(passthrough.route(request, context)).await
             }
             Request::Find { sought, query, cursor } => {
                 self.gate.admit_list(call, record).await?;
@@ -226,10 +227,10 @@ impl Router {
         self.lists.list(call, ListKind::Tools, cursor, deadline, now).await
     }
 
-    /// Returns the upstream of `[rest]`, if the endpoint serves it.
-    pub fn rest_at(&self, endpoint: &str) -> Option<RestUpstream<'_>> {
-        let upstream = self.upstreams.get(self.lists.views.endpoints.rest_at(endpoint)?)?;
-        Some(RestUpstream { router: self, upstream })
+    /// Returns the upstream of `[passthrough]`, if the endpoint serves it.
+    pub fn passthrough_at(&self, endpoint: &str) -> Option<PassthroughUpstream<'_>> {
+        let upstream = self.upstreams.get(self.lists.views.endpoints.passthrough_at(endpoint)?)?;
+        Some(PassthroughUpstream { router: self, upstream })
     }
 
     /// Gets a prompt from its upstream, or its approved snapshot.

@@ -5,7 +5,7 @@ use tokio::time::Instant;
 
 use super::Router;
 use super::completion::response;
-use super::rest::CallContext;
+use super::passthrough::CallContext;
 use super::routed_call::RoutedCall;
 use super::skills::is_file;
 use base::seal::TokenKind;

@@ -16,8 +16,8 @@ pub struct Endpoints {
     main: (String, Exposure),
     /// By path.
     views: HashMap<String, EndpointView>,
-    /// The upstream of `[rest]`.
-    rest: Option<UpstreamId>,
+    /// The upstream of `[passthrough]`.
+    passthrough: Option<UpstreamId>,
 }
 
 /// A view, with what was counted for it.
@@ -42,7 +42,7 @@ impl Endpoints {
         Self {
             main: (config.server.path.clone(), config.server.exposure),
             views: config.views.iter().map(by_path).collect(),
-            rest: config.rest.clone(),
+            passthrough: config.passthrough.clone(),
         }
     }
 
@@ -162,9 +162,9 @@ impl Endpoints {
         self.view(endpoint).is_none_or(|view| view.upstreams.contains(upstream))
     }
 
-    /// The upstream of `[rest]`, if the endpoint serves it.
-    pub fn rest_at(&self, endpoint: &str) -> Option<&UpstreamId> {
-        self.rest.as_ref().filter(|upstream| self.serves_upstream(endpoint, upstream))
+    /// The upstream of `[passthrough]`, if the endpoint serves it.
+    pub fn passthrough_at(&self, endpoint: &str) -> Option<&UpstreamId> {
+        self.passthrough.as_ref().filter(|upstream| self.serves_upstream(endpoint, upstream))
     }
 
     /// Whether an endpoint serves a prompt.

@@ -18,7 +18,7 @@ pub mod lists;
 pub mod owner;
 pub mod refresh;
 pub mod reply;
-pub mod rest_reply;
+pub mod passthrough_reply;
 pub mod search;
 pub mod segment;
 pub mod skills;

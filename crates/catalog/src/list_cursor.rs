@@ -36,8 +36,13 @@ impl<'a> ListCursors<'a> {
         Self { sealer, call, bound_to, now }
     }
 
-    /// Of a list of the upstream of `[rest]`.
-    pub fn of_rest(sealer: &'a Sealer, call: &'a Call, method: &str, now: UnixSeconds) -> Self {
+    /// Of a list of the upstream of `[passthrough]`.
+    pub fn of_passthrough(
+        sealer: &'a Sealer,
+        call: &'a Call,
+        method: &str,
+        now: UnixSeconds,
+    ) -> Self {
         let bound_to = Cow::Owned(format!("{} {method}", call.endpoint));
         Self { sealer, call, bound_to, now }
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::rest_reply::RestReply;
+use super::passthrough_reply::PassthroughReply;
 use super::segment::Digest;
 use super::snapshot::Incomplete;
 use super::view_cache::ListKind;
@@ -42,8 +42,8 @@ pub enum Reply {
     Skill(SkillReply),
     /// The resource behind a link in a prompt.
     Resource(Box<ResourceReply>),
-    /// A result of the upstream of `[rest]`.
-    Rest(Box<RestReply>),
+    /// A result of the upstream of `[passthrough]`.
+    Passthrough(Box<PassthroughReply>),
 }
 
 impl Reply {
@@ -337,12 +337,12 @@ pub fn completion(result: Document, origin: ResultOrigin) -> Result<Reply, Fault
     }
 }
 
-/// Takes a complete result of the upstream of `[rest]` as it came, with the nulls in it.
-pub fn rest(result: Document, upstream: &UpstreamId) -> Result<Reply, Fault> {
+/// Takes a complete result of the upstream of `[passthrough]` as it came, with the nulls in it.
+pub fn passthrough(result: Document, upstream: &UpstreamId) -> Result<Reply, Fault> {
     check_complete(result.json())
         .map_err(|what| Fault::upstream(upstream.as_str(), Kind::Protocol(what)))?;
     let result = result.with_nulls(|message| message.get("result"));
-    Ok(Reply::Rest(Box::new(RestReply::of(result, upstream.clone()))))
+    Ok(Reply::Passthrough(Box::new(PassthroughReply::of(result, upstream.clone()))))
 }
 
 fn check_complete(result: Json<'_>) -> Result<(), String> {

@@ -109,7 +109,7 @@ const RULE_KEYS: &str = r#"
 name, such as "support-only": Name that decisions, the audit log and the console show. Not set:
     `access.rules.` and the position.
 allow, such as ["list", "get", "complete"]: Methods that the rule allows, one or more of `list`,
-    `get`, `complete`, and `rest` for those of the upstream of `[rest]`.
+    `get`, `complete`, and `passthrough` for those of the upstream of `[passthrough]`.
 deny, such as ["get", "complete"]: Methods that the rule denies. It wins over `allow`.
 groups, such as ["engineering"]: Callers that are in one of the groups. Without `groups`, `callers`
     and `scopes`, the rule is for every authenticated caller, or for every caller where no method of
@@ -118,7 +118,7 @@ callers, such as ["ci"]: Callers that have one of the ids.
 scopes, such as ["prompts"]: Callers that have one of the scopes.
 upstreams, such as ["library"]: Upstreams whose prompts the rule is for. Not set: all.
 prompts, such as ["draft-*"]: Patterns of raw names, and of the paths of skills, where `*` matches
-    any text. Of `[rest]`: names of tools, URIs of resources, or other methods. Not set: all.
+    any text. Of `[passthrough]`: names of tools, URIs of resources, or other methods. Not set: all.
 states, such as ["approved"]: States of approval. Not set: all. See docs/approvals.md#states.
 "#;
 
@@ -183,7 +183,10 @@ fn methods(table: &mut Section<'_>, key: &'static str) -> Option<Vec<Method>> {
     let methods: Option<Vec<_>> = names.iter().map(|name| parse_action(name)).collect();
     let methods = methods.filter(|methods| !methods.is_empty());
     if methods.is_none() {
-        table.mistake(key, "must list one or more of \"list\", \"get\", \"complete\", \"rest\"");
+        table.mistake(
+            key,
+            "must list one or more of \"list\", \"get\", \"complete\", \"passthrough\"",
+        );
     }
     Some(methods.unwrap_or_default())
 }
@@ -251,7 +254,7 @@ mod tests {
         let uri =
             |raw_name| PromptRef { upstream: "crm", raw_name, state: ApprovalState::Unchecked };
         let everyone = Caller::anonymous();
-        for (method, normal) in [("rest", true), ("get", false)] {
+        for (method, normal) in [("passthrough", true), ("get", false)] {
             let rule =
                 format!("[[access.rules]]\nallow = [{method:?}]\nprompts = [\"FILE:///X*\"]\n");
             let access = read(&rule).unwrap();
@@ -260,17 +263,18 @@ mod tests {
             assert!(access.allows(&everyone, method, uri("FILE:///Xy")));
             assert!(!access.allows(&everyone, method, uri("file:///x")));
         }
-        let mixed = "[[access.rules]]\nallow = [\"get\", \"rest\"]\nprompts = [\"Team:*\"]\n";
+        let mixed =
+            "[[access.rules]]\nallow = [\"get\", \"passthrough\"]\nprompts = [\"Team:*\"]\n";
         let access = read(mixed).unwrap();
         assert!(!access.allows(&everyone, Method::Get, uri("team:x")), "another prompt");
-        assert!(access.allows(&everyone, Method::Rest, uri("team:x")));
-        let dots = "[[access.rules]]\ndeny = [\"rest\"]\nprompts = [\"file:///a/../b\"]\n";
+        assert!(access.allows(&everyone, Method::Passthrough, uri("team:x")));
+        let dots = "[[access.rules]]\ndeny = [\"passthrough\"]\nprompts = [\"file:///a/../b\"]\n";
         let mistake = read(dots).err().unwrap();
         assert!(
             mistake.contains("access.rules.1: \"file:///a/../b\" can be that of no"),
             "{mistake}"
         );
-        assert!(read(&dots.replace("rest", "get")).is_ok(), "a prompt");
+        assert!(read(&dots.replace("passthrough", "get")).is_ok(), "a prompt");
         let folder = tempfile::tempdir().unwrap();
         let toml = format!("{UPSTREAM}[access]\ncedar = \"p.cedar\"\n");
         for (policy, mistake) in [
@@ -279,7 +283,7 @@ mod tests {
                 true,
             ),
             (
-                "permit (principal, action == Action::\"rest\", resource == Prompt::\"crm/A:1\");",
+                "permit (principal, action == Action::\"passthrough\", resource == Prompt::\"crm/A:1\");",
                 true,
             ),
             (

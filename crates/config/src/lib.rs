@@ -23,7 +23,7 @@ mod overlays;
 mod removed_protections;
 mod reader;
 mod records;
-mod rest;
+mod passthrough;
 pub mod reference;
 mod rollouts;
 mod approvals;
@@ -119,7 +119,7 @@ pub struct Config {
     /// The enabled upstreams, sorted by id.
     pub upstreams: Vec<UpstreamSettings>,
     /// The upstream for what is not prompts, if it is enabled.
-    pub rest: Option<UpstreamId>,
+    pub passthrough: Option<UpstreamId>,
     /// In the order of the file.
     pub overlays: Vec<Overlay>,
     pub approvals: ApprovalRules,
@@ -307,7 +307,10 @@ impl Config {
         let tls = tls::read(&mut server);
         let client_ca = tls.as_ref().and_then(|tls| tls.client_ca.clone());
         let auth = auth::read(root.section("auth"), client_ca, &proxies);
-        let rest = rest::read(root.section("rest"), &mut upstreams, &disabled);
+        let passthrough = passthrough::read(root.section("passthrough"), &mut upstreams, &disabled);
+        if root.has("rest") {
+            root.mistake("rest", "its name is [passthrough]");
+        }
         let access = access::read(root.section("access"), &upstreams, &disabled, &auth);
         let server = server::read(server, tls, &auth);
         let login = upstream::first_login(&upstreams);
@@ -351,7 +354,7 @@ impl Config {
             server,
             disabled_upstreams: disabled,
             upstreams,
-            rest,
+            passthrough,
             telemetry,
             naming,
             has_end: end(&mut root, text),
@@ -413,7 +416,7 @@ upstreams: The prompt servers. The name of each table is the id of the upstream,
     of `a-z`, `0-9` and `-`, the first a letter or a digit.
 logins: Sign-ins of the operator at upstreams.
 accounts: Accounts of callers at upstreams: how many there may be.
-rest: The upstream for what is not prompts: tools, resources and other methods.
+passthrough: The upstream for what is not prompts: tools, resources and other methods.
 views: More endpoints, each with a part of the catalog. The name of the table ends the path of the
     endpoint, `/mcp/NAME` (below `server.path`).
 overlays: Changes of prompts before clients see them. Several for one prompt apply in their order.

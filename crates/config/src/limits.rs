@@ -54,7 +54,7 @@ per = [], such as ["caller"]: Key of the buckets: one for each combination of `c
     `prompt`, `method` and `address`. `[]`: one bucket for all.
 methods, such as ["prompts/get"]: Counted calls: `prompts/list`, `prompts/get`,
     `completion/complete`, or `list`, `get`, `complete`; those for skills: `skills/list`,
-    `skills/get`, `resources/read`, `resources/directory/read`; of `[rest]`: `rest` for all, or one
+    `skills/get`, `resources/read`, `resources/directory/read`; of `[passthrough]`: `passthrough` for all, or one
     such as `tools/call`. Counted requests about sessions: `initialize`, `ping`,
     `subscriptions/listen`, `stream` (a GET that opens a stream) and `delete` (a DELETE that
     terminates a session). Not set: all calls.
@@ -91,22 +91,23 @@ fn read(table: &mut Section<'_>, index: usize) -> Option<Limit> {
     for text in table.texts("methods") {
         let known = methods.len();
         methods.extend(Countable::named(&text));
-        if text == "rest" {
-            methods.extend(Countable::REST);
+        if text == "passthrough" {
+            methods.extend(Countable::PASSTHROUGH);
         } else if methods.len() == known {
             methods.extend(parse_action(&text).map(Countable::Call));
         }
         if methods.len() == known {
             let known = Countable::ALL.map(|known| format!("{:?}", known.as_str())).join(", ");
             let message = format!(
-                "{text:?} is not one of {known}, or \"list\", \"get\", \"complete\" for short, or \"rest\""
+                "{text:?} is not one of {known}, or \"list\", \"get\", \"complete\" for short, or \"passthrough\""
             );
             table.mistake("methods", message);
         }
     }
     let is_narrowed = !methods.is_empty() || table.has("callers");
     if methods.is_empty() {
-        methods = Method::ALL.map(Countable::Call).into_iter().chain(Countable::REST).collect();
+        methods =
+            Method::ALL.map(Countable::Call).into_iter().chain(Countable::PASSTHROUGH).collect();
     }
     let callers = globs(table, "callers").unwrap_or_else(all);
     let rule = "a rate such as \"10/s\", \"600/m\", \"1000/h\" or \"5000/d\", of 1 to 1000000";

@@ -13,8 +13,8 @@ use super::log_level::LogLevel;
 use super::meta;
 use super::method::{Countable, Method};
 use super::params::{cursor, required, retry};
+use super::passthrough::PassthroughRequest;
 use super::percent;
-use super::rest::RestRequest;
 use super::server_request::ClientCapabilities;
 use super::skill::{SCHEME, SKILL_FILE};
 use super::subject_token::SubjectToken;
@@ -97,7 +97,7 @@ impl ForwardedMeta {
 }
 
 /// A request with checked parameters: one of the three methods for prompts, a request for the tools
-/// that stand for prompts, or one for the upstream of `[rest]`.
+/// that stand for prompts, or one for the upstream of `[passthrough]`.
 #[derive(Clone, Debug)]
 pub enum Request {
     List {
@@ -148,8 +148,8 @@ pub enum Request {
         /// `None` for a link that is forged, expired, or of another caller or endpoint.
         link: Option<Box<Link>>,
     },
-    /// A request for the upstream of `[rest]`.
-    Rest(Box<RestRequest>),
+    /// A request for the upstream of `[passthrough]`.
+    Passthrough(Box<PassthroughRequest>),
 }
 
 /// The list that a search is of.
@@ -194,7 +194,9 @@ impl Request {
     pub fn read(method: Method, params: Option<Json<'_>>) -> Result<Self, Fault> {
         let member = |name: &str| params.and_then(|p| p.get(name));
         Ok(match method {
-            Method::ReadLink | Method::Rest => return Err(RequestFault::MethodNotFound.into()),
+            Method::ReadLink | Method::Passthrough => {
+                return Err(RequestFault::MethodNotFound.into());
+            }
             Method::List => Self::List { cursor: cursor(member("cursor"))? },
             Method::Get => Self::Get {
                 name: required(member("name"), "name")?,
@@ -322,7 +324,7 @@ impl Request {
             Self::Skill { part: SkillPart::File, .. } => Method::ReadFile,
             Self::Skill { part: SkillPart::Directory, .. } => Method::ReadDirectory,
             Self::ReadLink { .. } => Method::ReadLink,
-            Self::Rest(_) => Method::Rest,
+            Self::Passthrough(_) => Method::Passthrough,
         }
     }
 
@@ -337,7 +339,7 @@ impl Request {
     /// Returns how rate limits count the request.
     pub fn countable(&self) -> Countable {
         match self {
-            Self::Rest(rest) => Countable::Rest(rest.kind),
+            Self::Passthrough(passthrough) => Countable::Passthrough(passthrough.kind),
             Self::ReadLink { .. } => Countable::Call(Method::ReadFile),
             request => Countable::Call(request.method()),
         }
@@ -346,7 +348,7 @@ impl Request {
     /// Returns the method on the wire, as the audit log has it.
     pub fn wire_method(&self) -> &str {
         match self {
-            Self::Rest(rest) => &rest.method,
+            Self::Passthrough(passthrough) => &passthrough.method,
             request => request.method().as_str(),
         }
     }
@@ -354,7 +356,7 @@ impl Request {
     /// Returns the method as metrics are labelled, of which there are few.
     pub fn method_label(&self) -> &'static str {
         match self {
-            Self::Rest(rest) => rest.label(),
+            Self::Passthrough(passthrough) => passthrough.label(),
             request => request.method().as_str(),
         }
     }
@@ -363,7 +365,7 @@ impl Request {
     pub fn has_values(&self) -> bool {
         match self {
             Self::Get { arguments, retry, .. } => arguments.is_some() || retry.is_some(),
-            Self::Complete { .. } | Self::Rest(_) => true,
+            Self::Complete { .. } | Self::Passthrough(_) => true,
             Self::List { .. }
             | Self::ListTools { .. }
             | Self::Find { .. }
@@ -376,13 +378,15 @@ impl Request {
     /// Returns the telemetry attribute for the name, and the name.
     pub fn attribute(&self) -> Option<(&'static str, &str)> {
         match self {
-            Self::Rest(rest) => rest.attribute().map(|key| (key, &*rest.name)),
+            Self::Passthrough(passthrough) => {
+                passthrough.attribute().map(|key| (key, &*passthrough.name))
+            }
             request => request.prompt_name().map(|name| (PROMPT_ATTRIBUTE, name)),
         }
     }
 
     /// Returns the public name of the requested prompt, or of the one with the link, the URI of a
-    /// skill, of its file or folder, or the name of what a request for the upstream of `[rest]` is
+    /// skill, of its file or folder, or the name of what a request for the upstream of `[passthrough]` is
     /// for; `None` for a list. A link itself is a capability, which no record has.
     pub fn prompt_name(&self) -> Option<&str> {
         match self {
@@ -396,7 +400,9 @@ impl Request {
             Self::ReadLink { link, .. } => {
                 Some(link.as_ref().map_or(OWN, |link| link.name.as_str()))
             }
-            Self::Rest(rest) => rest.list().is_none().then_some(&*rest.name),
+            Self::Passthrough(passthrough) => {
+                passthrough.list().is_none().then_some(&*passthrough.name)
+            }
         }
     }
 }

@@ -37,7 +37,7 @@ pub mod via;
 pub mod subject_token;
 mod params;
 pub mod call;
-pub mod rest;
+pub mod passthrough;
 pub mod name;
 pub mod call_overlay;
 pub mod repair;

@@ -17,8 +17,8 @@ pub enum Method {
     ReadDirectory,
     /// `resources/read` of a link in a prompt.
     ReadLink,
-    /// Any method of the upstream that `[rest]` names.
-    Rest,
+    /// Any method of the upstream that `[passthrough]` names.
+    Passthrough,
 }
 
 impl Method {
@@ -50,7 +50,7 @@ impl Method {
             Method::GetSkill => "skills/get",
             Method::ReadFile | Method::ReadLink => "resources/read",
             Method::ReadDirectory => "resources/directory/read",
-            Method::Rest => REST,
+            Method::Passthrough => PASSTHROUGH,
         }
     }
 
@@ -61,11 +61,11 @@ impl Method {
 
     /// Whether the method is for skills.
     pub fn is_of_skills(self) -> bool {
-        !Self::OF_PROMPTS.contains(&self) && !matches!(self, Method::ReadLink | Method::Rest)
+        !Self::OF_PROMPTS.contains(&self) && !matches!(self, Method::ReadLink | Method::Passthrough)
     }
 }
 
-/// A method for tools or resources. Only the upstream of `[rest]` receives one: the gateway has no
+/// A method for tools or resources. Only the upstream of `[passthrough]` receives one: the gateway has no
 /// resources but the files of skills and links in prompts, and its tools stand for prompts.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum ForeignMethod {
@@ -123,8 +123,8 @@ pub fn named_member(method: &str) -> Option<&'static str> {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Countable {
     Call(Method),
-    /// A call of the upstream of `[rest]`; `None` for all methods without a name of their own here.
-    Rest(Option<ForeignMethod>),
+    /// A call of the upstream of `[passthrough]`; `None` for all methods without a name of their own here.
+    Passthrough(Option<ForeignMethod>),
     /// `initialize`
     Initialize,
     /// `ping`
@@ -138,14 +138,14 @@ pub enum Countable {
 }
 
 impl Countable {
-    /// The calls of the upstream of `[rest]`.
-    pub const REST: [Self; 6] = [
-        Self::Rest(Some(ForeignMethod::ListTools)),
-        Self::Rest(Some(ForeignMethod::CallTool)),
-        Self::Rest(Some(ForeignMethod::ListResources)),
-        Self::Rest(Some(ForeignMethod::ListTemplates)),
-        Self::Rest(Some(ForeignMethod::ReadResource)),
-        Self::Rest(None),
+    /// The calls of the upstream of `[passthrough]`.
+    pub const PASSTHROUGH: [Self; 6] = [
+        Self::Passthrough(Some(ForeignMethod::ListTools)),
+        Self::Passthrough(Some(ForeignMethod::CallTool)),
+        Self::Passthrough(Some(ForeignMethod::ListResources)),
+        Self::Passthrough(Some(ForeignMethod::ListTemplates)),
+        Self::Passthrough(Some(ForeignMethod::ReadResource)),
+        Self::Passthrough(None),
     ];
 
     pub const ALL: [Self; 12] = [
@@ -167,7 +167,7 @@ impl Countable {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Call(method) => method.as_str(),
-            Self::Rest(method) => method.map_or(REST, ForeignMethod::as_str),
+            Self::Passthrough(method) => method.map_or(PASSTHROUGH, ForeignMethod::as_str),
             Self::Initialize => INITIALIZE,
             Self::Ping => PING,
             Self::Listen => LISTEN,
@@ -177,9 +177,9 @@ impl Countable {
     }
 
     /// Returns the requests that a limit means by this name: `resources/read` is for files of
-    /// skills and links in prompts, and for the upstream of `[rest]`.
+    /// skills and links in prompts, and for the upstream of `[passthrough]`.
     pub fn named(name: &str) -> impl Iterator<Item = Self> {
-        let known = Self::ALL.into_iter().chain(Self::REST);
+        let known = Self::ALL.into_iter().chain(Self::PASSTHROUGH);
         known.filter(move |countable| countable.as_str() == name)
     }
 
@@ -196,8 +196,8 @@ impl fmt::Display for Method {
     }
 }
 
-/// Stands for the methods of the upstream of `[rest]`.
-const REST: &str = "rest";
+/// Stands for the methods of the upstream of `[passthrough]`.
+const PASSTHROUGH: &str = "passthrough";
 pub const INITIALIZE: &str = "initialize";
 pub const INITIALIZED: &str = "notifications/initialized";
 pub const PING: &str = "ping";

@@ -111,7 +111,7 @@ impl Pass {
 }
 
 impl Gate {
-    /// Decides on a get, a completion, a read, or a call of `[rest]`, in this order: rights,
+    /// Decides on a get, a completion, a read, or a call of `[passthrough]`, in this order: rights,
     /// silently; all rate-limit buckets in one step, those of the caller and, only if it may use
     /// the prompt, those of the prompt; then the record on disk. Denied and unknown prompts take
     /// the same path.
@@ -130,7 +130,8 @@ impl Gate {
         // The gateway itself reads what people are to approve: no other caller can have this id.
         let is_probe = call.caller.id() == PROBER;
         // A list is for everybody, and holds what its caller may use.
-        let is_list = matches!(&call.request, Request::Rest(rest) if rest.list().is_some());
+        let is_list =
+            matches!(&call.request, Request::Passthrough(request) if request.list().is_some());
         let denied_by = match &resolution {
             Resolution::Listed(_) | Resolution::Unlisted(..) if is_probe || is_list => None,
             Resolution::Listed(target) | Resolution::Unlisted(target, _) => {

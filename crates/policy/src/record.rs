@@ -89,7 +89,7 @@ impl CallRecord {
             | Request::ListSkills { .. }
             | Request::Skill { .. }
             | Request::ReadLink { .. }
-            | Request::Rest(_) => {}
+            | Request::Passthrough(_) => {}
             Request::Get { arguments, retry, .. } => {
                 if let Some(arguments) = arguments {
                     event = ledger.with_arguments(event, "arguments", arguments, raw);
@@ -114,7 +114,7 @@ impl CallRecord {
             has_ended: false,
         });
         let holder = Holder::of(&call.caller, call.address);
-        let names_prompt = !matches!(call.request, Request::Rest(_));
+        let names_prompt = !matches!(call.request, Request::Passthrough(_));
         let started = Instant::now();
         let open = OpenRecord { holder, ledger, number, names_prompt, started, state };
         Self { open: Some(open) }

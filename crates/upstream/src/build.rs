@@ -19,15 +19,15 @@ use super::driver::{ConnectionState, Driver, DriverId, DriverReport};
 use super::guard::circuit_breaker::CircuitBreaker;
 use super::guard::concurrency::ConcurrencyLimit;
 use super::held_secrets::HeldSecrets;
+use super::passthrough_signals::PassthroughSignals;
 use super::recent_calls::RecentCalls;
 use super::repairs::Repairs;
-use super::rest_signals::RestSignals;
 use super::stderr_tail::StderrTail;
 use audit::Audit;
 use base::platform::disk::{self, Watch};
 use cluster::SharedLogins;
 use domain::name::UpstreamId;
-use domain::rest::RestCapabilities;
+use domain::passthrough::PassthroughCapabilities;
 use domain::via::Via;
 use logins::store::Folder;
 use shutdown::Supervisor;
@@ -49,8 +49,8 @@ pub struct UpstreamDeps {
     pub accounts: Arc<Accounts>,
     /// The operator's sign-ins, if there is a cluster.
     pub logins: Option<Arc<SharedLogins>>,
-    /// The announcements of the upstreams that `[rest]` has named, by id: they outlive reloads.
-    pub rest: Arc<Mutex<HashMap<UpstreamId, Arc<RestSignals>>>>,
+    /// The announcements of the upstreams that `[passthrough]` has named, by id: they outlive reloads.
+    pub passthrough: Arc<Mutex<HashMap<UpstreamId, Arc<PassthroughSignals>>>>,
     /// This gateway, as others know it since its start.
     pub own: Via,
 }
@@ -65,7 +65,7 @@ impl UpstreamDeps {
     pub fn new(audit: Audit, telemetry: Telemetry, supervisor: Supervisor) -> Self {
         let (tasks, shutdown) = (supervisor.tasks().clone(), supervisor.stop().clone());
         let starting = Arc::new(Semaphore::new(STARTING));
-        let (accounts, rest, own) = (Arc::default(), Arc::default(), Via::NONE);
+        let (accounts, passthrough, own) = (Arc::default(), Arc::default(), Via::NONE);
         let logins = None;
         Self {
             audit,
@@ -76,7 +76,7 @@ impl UpstreamDeps {
             starting,
             accounts,
             logins,
-            rest,
+            passthrough,
             own,
         }
     }
@@ -94,14 +94,14 @@ impl Upstream {
     ) -> Self {
         let deps = deps.clone();
         let UpstreamDeps { audit, telemetry, supervisor, tasks, shutdown, .. } = deps;
-        let UpstreamDeps { starting, accounts, logins: shared, rest, own, .. } = deps;
+        let UpstreamDeps { starting, accounts, logins: shared, passthrough, own, .. } = deps;
         let config = Arc::new(config);
         let shutdown = shutdown.child_token();
         let needed = shutdown.clone().drop_guard();
         let (sender, connection_state) = watch::channel(ConnectionState::Connecting);
         let mut signals = DriverSignals::default();
-        if config.is_rest {
-            signals.rest = rest_signals(&rest, &config.id);
+        if config.is_passthrough {
+            signals.passthrough = passthrough_signals(&passthrough, &config.id);
         }
         let upstream = config.id.as_str().into();
         let stderr_tail: Arc<StderrTail> = Arc::default();
@@ -112,7 +112,7 @@ impl Upstream {
         let sinks = NotificationSinks {
             upstream,
             list_changed: Some(signals.list_changed.clone()),
-            rest: config.is_rest.then(|| signals.rest.clone()),
+            passthrough: config.is_passthrough.then(|| signals.passthrough.clone()),
             url_completions,
             audit,
             telemetry: measured,
@@ -175,7 +175,7 @@ impl Upstream {
             dedicated,
             accounts,
             of_callers: Mutex::default(),
-            rest_capabilities: Mutex::new(Arc::new(RestCapabilities::assumed())),
+            passthrough_capabilities: Mutex::new(Arc::new(PassthroughCapabilities::assumed())),
             telemetry,
             stderr_tail,
             repairs,
@@ -190,10 +190,10 @@ impl Upstream {
 }
 
 /// Returns the announcements of an upstream, which go on where they were.
-fn rest_signals(
-    known: &Mutex<HashMap<UpstreamId, Arc<RestSignals>>>,
+fn passthrough_signals(
+    known: &Mutex<HashMap<UpstreamId, Arc<PassthroughSignals>>>,
     upstream: &UpstreamId,
-) -> Arc<RestSignals> {
+) -> Arc<PassthroughSignals> {
     let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
     known.entry(upstream.clone()).or_default().clone()
 }

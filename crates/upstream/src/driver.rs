@@ -289,8 +289,8 @@ impl Driver {
         if transition.is_some() {
             info!(upstream = %self.upstream.id, "circuit breaker closed by a new connection");
         }
-        if self.upstream.is_rest {
-            self.signals.rest.reconnected();
+        if self.upstream.is_passthrough {
+            self.signals.passthrough.reconnected();
         }
         // A signal of a call that lost the old session is out of date.
         let _ = timeout(Duration::ZERO, self.signals.session_lost.notified()).await;

@@ -18,7 +18,7 @@ pub mod stores;
 pub mod stderr_tail;
 pub mod recent_calls;
 pub mod repairs;
-pub mod rest_signals;
+pub mod passthrough_signals;
 mod build;
 mod list_refetch;
 mod walk_pace;
@@ -47,8 +47,8 @@ use domain::caller::Caller;
 use domain::document::Document;
 use domain::fair_share::{Holder, Share};
 use domain::fault::{TokenFault, UpstreamFaultKind as Kind};
+use domain::passthrough::PassthroughCapabilities;
 use domain::prompt::SourcePlace;
-use domain::rest::RestCapabilities;
 use domain::revision::Revision;
 use domain::server_request::ClientCapabilities;
 use domain::subject_token::SubjectToken;
@@ -58,10 +58,10 @@ use guard::circuit_breaker::CircuitBreaker;
 use guard::concurrency::ConcurrencyLimit;
 use held_secrets::HeldSecrets;
 use library::{LibrarySnapshot, LibraryVersions};
+use passthrough_signals::PassthroughSignals;
 use policy::{Authorized, Pass};
 use recent_calls::{RecentCalls, RecentSummary};
 use repairs::Repairs;
-use rest_signals::RestSignals;
 use stderr_tail::StderrTail;
 use telemetry::{self, ClientOperation, Telemetry, TransportKind};
 
@@ -86,7 +86,7 @@ pub struct Upstream {
     /// The properties negotiated last for the connection of a caller, where there is no shared one.
     of_callers: Mutex<Option<Negotiated>>,
     /// The capabilities beside prompts that were declared last.
-    rest_capabilities: Mutex<Arc<RestCapabilities>>,
+    passthrough_capabilities: Mutex<Arc<PassthroughCapabilities>>,
     telemetry: Telemetry,
     stderr_tail: Arc<StderrTail>,
     repairs: Arc<Repairs>,
@@ -358,20 +358,20 @@ impl Upstream {
 
     /// Returns the capabilities beside prompts that the upstream has declared last. Until it has,
     /// those that most upstreams have.
-    pub fn rest_capabilities(&self) -> Arc<RestCapabilities> {
+    pub fn passthrough_capabilities(&self) -> Arc<PassthroughCapabilities> {
         if let ConnectionState::Up(connection) = &*self.connection_state.borrow() {
             self.note_capabilities(connection);
         }
         self.known_capabilities().clone()
     }
 
-    fn known_capabilities(&self) -> MutexGuard<'_, Arc<RestCapabilities>> {
-        self.rest_capabilities.lock().unwrap_or_else(PoisonError::into_inner)
+    fn known_capabilities(&self) -> MutexGuard<'_, Arc<PassthroughCapabilities>> {
+        self.passthrough_capabilities.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Notes the capabilities that a connection has shown.
     fn note_capabilities(&self, connection: &Connection) {
-        let Some(declared) = connection.rest_capabilities() else { return };
+        let Some(declared) = connection.passthrough_capabilities() else { return };
         *self.known_capabilities() = declared.clone();
     }
 
@@ -384,8 +384,8 @@ impl Upstream {
     }
 
     /// Returns what it announces about its tools and resources.
-    pub fn rest_signals(&self) -> &Arc<RestSignals> {
-        &self.signals.rest
+    pub fn passthrough_signals(&self) -> &Arc<PassthroughSignals> {
+        &self.signals.passthrough
     }
 
     /// Returns the properties negotiated for the shared connection, or last for one of a caller;

@@ -104,14 +104,14 @@ impl Driver {
         }
     }
 
-    /// Lists the tools of the upstream of `[rest]`: prompts are offered beside them, and headers of
+    /// Lists the tools of the upstream of `[passthrough]`: prompts are offered beside them, and headers of
     /// clients repeat their arguments. Without a list they are those of the list before.
     async fn list_tools(&self, connection: &Connection) {
-        if !self.upstream.is_rest {
+        if !self.upstream.is_passthrough {
             return;
         }
         match connection.known_tools(&self.upstream.settings).await {
-            Ok(tools) => self.signals.rest.tools.store(Arc::new(tools)),
+            Ok(tools) => self.signals.passthrough.tools.store(Arc::new(tools)),
             Err(kind) => {
                 debug!(upstream = %self.upstream.id, reason = kind.reason(), "tools/list failed");
             }

@@ -326,8 +326,8 @@ fn command(entry: &Value) -> Option<ServerCommand<'_>> {
 fn reference(value: &str) -> Option<String> {
     let is_variable = |name: &str| {
         let is_first = |c: char| c.is_ascii_uppercase() || c == '_';
-        let is_rest = |c: char| is_first(c) || c.is_ascii_digit();
-        name.starts_with(is_first) && name.chars().all(is_rest)
+        let is_passthrough = |c: char| is_first(c) || c.is_ascii_digit();
+        name.starts_with(is_first) && name.chars().all(is_passthrough)
     };
     if let Some(name) = value.strip_prefix('$').filter(|name| is_variable(name)) {
         return Some(name.to_owned());

@@ -33,8 +33,8 @@ pub struct Changes {
     private: Option<Box<Watching>>,
     /// Whether the endpoint is known to be a view.
     is_view: bool,
-    /// The upstream of `[rest]` at the endpoint, as the first announced content had it.
-    rest: Option<Option<UpstreamId>>,
+    /// The upstream of `[passthrough]` at the endpoint, as the first announced content had it.
+    passthrough: Option<Option<UpstreamId>>,
 }
 
 /// The lists that are visible at one time.
@@ -54,7 +54,15 @@ impl Changes {
         endpoint: String,
         kinds: ListKinds,
     ) -> Self {
-        Self { published, caller, endpoint, kinds, private: None, is_view: false, rest: None }
+        Self {
+            published,
+            caller,
+            endpoint,
+            kinds,
+            private: None,
+            is_view: false,
+            passthrough: None,
+        }
     }
 
     /// Whether the endpoint is still there: a reload may have removed the view. A view that is not
@@ -67,14 +75,15 @@ impl Changes {
         !self.is_view || is_served != Some(false)
     }
 
-    /// Whether a reload has given the endpoint another upstream of `[rest]`, or taken it away.
-    pub fn has_other_rest(&mut self) -> bool {
+    /// Whether a reload has given the endpoint another upstream of `[passthrough]`, or taken it away.
+    pub fn has_other_passthrough(&mut self) -> bool {
         let published = self.published.borrow();
-        let Some(now) = published.as_ref().map(|now| now.views.endpoints.rest_at(&self.endpoint))
+        let Some(now) =
+            published.as_ref().map(|now| now.views.endpoints.passthrough_at(&self.endpoint))
         else {
             return false;
         };
-        self.rest.get_or_insert_with(|| now.cloned()).as_ref() != now
+        self.passthrough.get_or_insert_with(|| now.cloned()).as_ref() != now
     }
 
     /// The visible lists; `None` until the first list is whole. Marks the newest change as seen.

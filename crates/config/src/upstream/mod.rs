@@ -41,8 +41,8 @@ pub struct UpstreamSettings {
     pub transport: Transport,
     pub settings: Settings,
     pub list_as: ListAs,
-    /// Whether `[rest]` names it.
-    pub is_rest: bool,
+    /// Whether `[passthrough]` names it.
+    pub is_passthrough: bool,
     /// Whether each skill is a prompt, too.
     pub skills_as_prompts: bool,
 }
@@ -480,7 +480,7 @@ fn read(id: UpstreamId, section: &mut Section<'_>, base: &Settings) -> Option<Up
         transport,
         settings,
         list_as,
-        is_rest: false,
+        is_passthrough: false,
         skills_as_prompts,
     };
     if list_as == ListAs::Caller {

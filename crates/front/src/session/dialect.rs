@@ -5,11 +5,11 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use calls::skills::file::only_content;
+use catalog::passthrough_reply::{PassthroughPage, PassthroughReply};
 use catalog::reply::{
     Completion, Flags, FoundReply, InputRequired, ListReply, PromptReply, Reply, RequestOrigin,
     ResourceReply, ResultOrigin, SkillBody, SkillReply,
 };
-use catalog::rest_reply::{RestPage, RestReply};
 use catalog::snapshot::Incomplete;
 use catalog::view_cache::{ListKind, ListKinds};
 use domain::call::Sought;
@@ -25,13 +25,13 @@ use domain::method::{
     CANCELLED, ELICITATION_COMPLETE, MESSAGE, PROGRESS, SET_LOG_LEVEL, SUBSCRIBE,
     SUBSCRIPTION_ACKNOWLEDGED, UNSUBSCRIBE,
 };
-use domain::rest::RestCapabilities;
+use domain::passthrough::PassthroughCapabilities;
 use domain::revision::{Era, Revision};
 use domain::server_request::{Presentation, ServerRequest};
 use domain::tool::result::{write_content, write_error, write_text_block};
 use domain::via::{VIA, Via};
 use domain::{error_code, meta, skill, translate};
-use upstream::rest_signals::RestLists;
+use upstream::passthrough_signals::PassthroughLists;
 
 /// The rules for messages to a client of one revision.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -57,8 +57,8 @@ pub struct Offer {
     pub skills: bool,
     /// Whether links in prompts can be read.
     pub links: bool,
-    /// The capabilities that the upstream of `[rest]` has declared.
-    pub rest: Option<Arc<RestCapabilities>>,
+    /// The capabilities that the upstream of `[passthrough]` has declared.
+    pub passthrough: Option<Arc<PassthroughCapabilities>>,
     /// The gateway, and those behind its upstreams.
     pub via: Via,
 }
@@ -239,7 +239,7 @@ impl Dialect {
         self,
         subscription: &Id,
         kinds: ListKinds,
-        rest: RestLists,
+        passthrough: PassthroughLists,
     ) -> String {
         jsonrpc::notification(SUBSCRIPTION_ACKNOWLEDGED, |params| {
             write_subscription(subscription, params);
@@ -247,10 +247,10 @@ impl Dialect {
                 if kinds.prompts {
                     granted.display("promptsListChanged", true);
                 }
-                if kinds.tools || rest.tools {
+                if kinds.tools || passthrough.tools {
                     granted.display("toolsListChanged", true);
                 }
-                if rest.resources {
+                if passthrough.resources {
                     granted.display("resourcesListChanged", true);
                 }
             });
@@ -309,34 +309,36 @@ impl Dialect {
                     capabilities.object("completions", |_| {});
                 }
             }
-            let rest = offer.rest.as_deref();
+            let passthrough = offer.passthrough.as_deref();
             let has_skills = offer.skills && self.has_skills();
-            let announces_tools =
-                offer.tools == ToolOffer::Prompts || rest.and_then(|rest| rest.tools) == Some(true);
-            if offer.tools != ToolOffer::None || rest.is_some_and(|rest| rest.tools.is_some()) {
+            let announces_tools = offer.tools == ToolOffer::Prompts
+                || passthrough.and_then(|passthrough| passthrough.tools) == Some(true);
+            if offer.tools != ToolOffer::None
+                || passthrough.is_some_and(|passthrough| passthrough.tools.is_some())
+            {
                 capabilities.object("tools", |tools| {
                     if announces_tools {
                         tools.display("listChanged", true);
                     }
                 });
             }
-            self.write_resources(rest, has_skills, offer.links, capabilities);
-            if let Some(rest) = rest {
-                self.write_rest(rest, offer.prompts, capabilities);
+            self.write_resources(passthrough, has_skills, offer.links, capabilities);
+            if let Some(passthrough) = passthrough {
+                self.write_passthrough(passthrough, offer.prompts, capabilities);
             }
         });
     }
 
     /// Writes the capability `resources` and the extensions: those of skills, and those of the
-    /// upstream of `[rest]`.
+    /// upstream of `[passthrough]`.
     fn write_resources(
         self,
-        rest: Option<&RestCapabilities>,
+        passthrough: Option<&PassthroughCapabilities>,
         has_skills: bool,
         has_links: bool,
         capabilities: &mut ObjectWriter<'_>,
     ) {
-        let resources = rest.and_then(|rest| rest.resources);
+        let resources = passthrough.and_then(|passthrough| passthrough.resources);
         if has_skills || has_links || resources.is_some() {
             capabilities.object("resources", |out| {
                 if resources == Some(true) {
@@ -353,21 +355,21 @@ impl Dialect {
                     skills.display("directoryRead", true);
                 });
             }
-            out.members(rest.map_or("", |rest| &rest.extensions));
+            out.members(passthrough.map_or("", |passthrough| &passthrough.extensions));
         });
     }
 
-    /// Writes the capabilities of the upstream of `[rest]` but for its tools and resources.
-    fn write_rest(
+    /// Writes the capabilities of the upstream of `[passthrough]` but for its tools and resources.
+    fn write_passthrough(
         self,
-        rest: &RestCapabilities,
+        passthrough: &PassthroughCapabilities,
         has_prompts: bool,
         capabilities: &mut ObjectWriter<'_>,
     ) {
-        if rest.logging {
+        if passthrough.logging {
             capabilities.object("logging", |_| {});
         }
-        if rest.completions && !has_prompts {
+        if passthrough.completions && !has_prompts {
             capabilities.object("completions", |_| {});
         }
     }
@@ -384,7 +386,7 @@ impl Dialect {
             Reply::InputRequired(input_required) => {
                 self.input_required(input_required, identity).into()
             }
-            Reply::Rest(rest) => self.rest(rest, identity),
+            Reply::Passthrough(passthrough) => self.passthrough(passthrough, identity),
             Reply::Completion { completion, origin } => {
                 let mut out = String::new();
                 write_object(&mut out, |result| {
@@ -401,8 +403,8 @@ impl Dialect {
         }
     }
 
-    /// Writes a result of the upstream of `[rest]` as it came, but for what each hop owns.
-    fn rest(self, reply: &RestReply, identity: &ServerIdentity) -> Chunks {
+    /// Writes a result of the upstream of `[passthrough]` as it came, but for what each hop owns.
+    fn passthrough(self, reply: &PassthroughReply, identity: &ServerIdentity) -> Chunks {
         let from_upstream = reply.result.json();
         let mut splices = Splices::default();
         let mut out = String::with_capacity(from_upstream.text().len().min(4 << 10) + 512);
@@ -791,7 +793,12 @@ fn write_subscription(id: &Id, params: &mut ObjectWriter<'_>) {
 }
 
 /// Appends the elements of a page: tools that stand for prompts, and what the caller may use.
-fn write_page(reply: &RestReply, page: &RestPage, splices: &mut Splices, out: &mut String) {
+fn write_page(
+    reply: &PassthroughReply,
+    page: &PassthroughPage,
+    splices: &mut Splices,
+    out: &mut String,
+) {
     out.push('[');
     let mut is_first = true;
     for piece in page.ours.iter().filter(|piece| !piece.is_empty()) {
@@ -807,7 +814,7 @@ fn write_page(reply: &RestReply, page: &RestPage, splices: &mut Splices, out: &m
     out.push(']');
 }
 
-fn write_rest_meta(reply: &RestReply, meta: &mut ObjectWriter<'_>) {
+fn write_rest_meta(reply: &PassthroughReply, meta: &mut ObjectWriter<'_>) {
     if let Some(upstream_meta) = reply.result.json().get("_meta") {
         meta::write_foreign(upstream_meta, meta);
     }
@@ -919,7 +926,7 @@ mod tests {
         tools: ToolOffer::Empty,
         skills: false,
         links: false,
-        rest: None,
+        passthrough: None,
         via: Via::NONE,
     };
 

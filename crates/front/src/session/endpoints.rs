@@ -8,7 +8,7 @@ use super::call::in_flight::InFlightCall;
 use super::dialect::{ResultForm, ServerIdentity, result_message};
 use super::headers::Field;
 use super::message::{InboundMessage, MessageFault, ReplyContext};
-use super::notify::rest::RestNotices;
+use super::notify::passthrough::PassthroughNotices;
 use super::token::Nonce;
 use super::tools::{Purpose, ServedMethods, ToolRefusal, is_tool_result, with_public_name};
 use super::{Dispatch, PreparedCall, SessionSharedState, TransportContext};
@@ -19,7 +19,7 @@ use domain::jsonrpc::Id;
 use domain::meta;
 use domain::method::ForeignMethod;
 use policy::Gate;
-use upstream::rest_signals::RestLists;
+use upstream::passthrough_signals::PassthroughLists;
 
 /// The endpoints of one configuration.
 pub(super) struct Endpoints {
@@ -39,16 +39,27 @@ impl Endpoints {
     pub(super) fn served<'a>(&'a self, endpoint: &'a str) -> ServedMethods<'a> {
         let exposure = self.router.exposure(endpoint);
         let router = &self.router;
-        let rest = router.rest_at(endpoint);
+        let passthrough = router.passthrough_at(endpoint);
         let pseudonym = &*self.pseudonym;
-        ServedMethods { exposure, empty_lists: self.empty_lists, router, endpoint, rest, pseudonym }
+        ServedMethods {
+            exposure,
+            empty_lists: self.empty_lists,
+            router,
+            endpoint,
+            passthrough,
+            pseudonym,
+        }
     }
 
-    /// Returns the changes of the upstream of `[rest]` for a stream that wants these; `None` where
+    /// Returns the changes of the upstream of `[passthrough]` for a stream that wants these; `None` where
     /// the endpoint does not serve it.
-    pub(super) fn rest_notices(&self, endpoint: &str, wanted: RestLists) -> Option<RestNotices> {
-        let rest = self.router.rest_at(endpoint)?;
-        Some(RestNotices::new(rest.changes(), wanted))
+    pub(super) fn passthrough_notices(
+        &self,
+        endpoint: &str,
+        wanted: PassthroughLists,
+    ) -> Option<PassthroughNotices> {
+        let passthrough = self.router.passthrough_at(endpoint)?;
+        Some(PassthroughNotices::new(passthrough.changes(), wanted))
     }
 
     /// Prepares a call: checks its method and parameters, and registers its id with the session or
@@ -93,8 +104,8 @@ impl Endpoints {
         let token = params.and_then(|p| p.get("_meta")?.get(meta::PROGRESS_TOKEN));
         let progress_token = token.filter(|_| context.streams).and_then(Id::read);
         let log_level = match (&request, mode) {
-            (Request::Rest(_), ServerRequestMode::InputRequired) => log_level,
-            (Request::Rest(_), ServerRequestMode::MidCall) => {
+            (Request::Passthrough(_), ServerRequestMode::InputRequired) => log_level,
+            (Request::Passthrough(_), ServerRequestMode::MidCall) => {
                 nonce.and_then(|nonce| self.shared.log_levels.get(&nonce))
             }
             _ => None,
@@ -133,7 +144,7 @@ impl Endpoints {
         }))
     }
 
-    /// Adds to a request for the upstream of `[rest]` the header that differs from its arguments.
+    /// Adds to a request for the upstream of `[passthrough]` the header that differs from its arguments.
     fn with_mismatch(
         &self,
         mut request: Request,
@@ -141,19 +152,19 @@ impl Endpoints {
         nonce: Option<Nonce>,
     ) -> Request {
         let InboundMessage { context, params, .. } = *inbound;
-        let Request::Rest(rest) = &mut request else { return request };
-        let Some(served) = self.router.rest_at(context.endpoint) else { return request };
+        let Request::Passthrough(passthrough) = &mut request else { return request };
+        let Some(served) = self.router.passthrough_at(context.endpoint) else { return request };
         if let TransportContext::Http(headers) = context.transport
             && nonce.is_none()
-            && rest.kind == Some(ForeignMethod::CallTool)
-            && let Some(known) = served.param_headers(&rest.name)
+            && passthrough.kind == Some(ForeignMethod::CallTool)
+            && let Some(known) = served.param_headers(&passthrough.name)
         {
             let header = |name: &str| match headers.params.get(name) {
                 Field::Absent => None,
                 field => Some(field.value()),
             };
             let arguments = params.and_then(|params| params.get("arguments"));
-            rest.mismatch = known.check(arguments, header).err().map(str::to_owned);
+            passthrough.mismatch = known.check(arguments, header).err().map(str::to_owned);
         }
         request
     }

@@ -30,7 +30,7 @@ use domain::method::{CANCELLED, INITIALIZE, PING};
 use domain::revision::{Era, Revision};
 use domain::server_request::ClientCapabilities;
 use domain::unix_time::UnixSeconds;
-use upstream::rest_signals::RestLists;
+use upstream::passthrough_signals::PassthroughLists;
 
 /// The sessions of legacy clients: sealed tokens, of which only terminated ones are remembered.
 pub struct LegacySessions {
@@ -277,7 +277,7 @@ impl LegacySessions {
         self.with_upstreams(stream, endpoint, connection.nonce, is_resumed)
     }
 
-    /// Adds what comes from upstreams: completed URL elicitations, and changes of `[rest]`. Here
+    /// Adds what comes from upstreams: completed URL elicitations, and changes of `[passthrough]`. Here
     /// nothing is subscribed to, so a reconnect with other capabilities is announced as well.
     /// `is_resumed`: the client had a stream for the session before.
     fn with_upstreams(
@@ -289,10 +289,10 @@ impl LegacySessions {
     ) -> NotificationStream {
         let pending = self.endpoints.shared.url_elicitations.clone();
         let stream = stream.counted(self.endpoints.gate.telemetry().clone());
-        let lists = RestLists { tools: true, resources: true };
-        let notices = self.endpoints.rest_notices(endpoint, lists);
+        let lists = PassthroughLists { tools: true, resources: true };
+        let notices = self.endpoints.passthrough_notices(endpoint, lists);
         let notices = notices.map(|notices| if is_resumed { notices.resumed() } else { notices });
-        let stream = stream.with_rest(notices);
+        let stream = stream.with_passthrough(notices);
         stream.with_url_elicitations(self.endpoints.router.url_completions(), pending, session)
     }
 

@@ -19,7 +19,7 @@ use domain::method::{CANCELLED, DISCOVER, LISTEN, named_member};
 use domain::revision::Revision;
 use domain::server_request::ClientCapabilities;
 use domain::{mcp_name, meta};
-use upstream::rest_signals::RestLists;
+use upstream::passthrough_signals::PassthroughLists;
 
 /// Reads one message of a modern client.
 pub(super) fn modern(
@@ -94,12 +94,12 @@ fn listen(
     let drain = endpoints.shared.drain.clone();
     let end = StreamEnd::new(&endpoints.gate, caller, None, inbound.context.now);
     let stream = NotificationStream::new(changes, None, dialect, subscriber, drain, end);
-    let declared = endpoints.served(endpoint).offer().rest.unwrap_or_default();
-    let rest = RestLists {
+    let declared = endpoints.served(endpoint).offer().passthrough.unwrap_or_default();
+    let passthrough = PassthroughLists {
         tools: declared.tools.is_some() && wants("toolsListChanged"),
         resources: declared.resources.is_some() && wants("resourcesListChanged"),
     };
-    let stream = stream.with_rest(endpoints.rest_notices(endpoint, rest));
+    let stream = stream.with_passthrough(endpoints.passthrough_notices(endpoint, passthrough));
     Ok(stream.counted(endpoints.gate.telemetry().clone()))
 }
 

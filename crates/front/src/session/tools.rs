@@ -1,13 +1,13 @@
 //! Requests for tools, resources and skills. The gateway has no tools of its own: they stand for
 //! prompts and skills. Its resources are the files of skills, and links in prompts. The rest goes
-//! to the upstream of `[rest]`; without one, hosts that ask every server for all lists get empty
+//! to the upstream of `[passthrough]`; without one, hosts that ask every server for all lists get empty
 //! ones.
 
 use std::borrow::Cow;
 
 use super::RequestContext;
 use super::dialect::{Dialect, Offer, ResultForm, ToolOffer};
-use calls::rest::RestUpstream;
+use calls::passthrough::PassthroughUpstream;
 use calls::{Router, links};
 use catalog::view_cache::ListKinds;
 use config::{Exposure, ToolForm};
@@ -16,7 +16,7 @@ use domain::caller::Caller;
 use domain::fault::{Fault, RequestFault, UpstreamFault, UpstreamFaultKind as Kind};
 use domain::json::Json;
 use domain::method::{Countable, ForeignMethod, Method};
-use domain::rest::RestRequest;
+use domain::passthrough::PassthroughRequest;
 use domain::tool::{FIND_PROMPT, FIND_SKILL, READ_SKILL, USE_PROMPT};
 use domain::{link, skill};
 
@@ -49,7 +49,7 @@ pub(super) struct ServedMethods<'a> {
     pub router: &'a Router,
     pub endpoint: &'a str,
     /// The upstream for what is not prompts.
-    pub rest: Option<RestUpstream<'a>>,
+    pub passthrough: Option<PassthroughUpstream<'a>>,
     /// The pseudonym of the installation.
     pub pseudonym: &'a str,
 }
@@ -68,7 +68,7 @@ impl ServedMethods<'_> {
             tools: self.tools(),
             skills: self.router.may_have_skills(self.endpoint),
             links: self.router.seals_links(self.endpoint),
-            rest: self.rest.map(RestUpstream::capabilities),
+            passthrough: self.passthrough.map(PassthroughUpstream::capabilities),
             via: self.router.via(self.pseudonym),
         }
     }
@@ -123,8 +123,8 @@ impl ServedMethods<'_> {
         dialect: Dialect,
     ) -> Result<Purpose, ToolRefusal> {
         if self.goes_to_rest(method, params, context.caller) && dialect.has_method(method) {
-            let request = RestRequest::read(method, params).map_err(ToolRefusal::new)?;
-            return Ok(Purpose::Call(Request::Rest(Box::new(request)), ResultForm::Prompt));
+            let request = PassthroughRequest::read(method, params).map_err(ToolRefusal::new)?;
+            return Ok(Purpose::Call(Request::Passthrough(Box::new(request)), ResultForm::Prompt));
         }
         let is_served = |method: &Method| match method {
             Method::ReadFile => self.is_of_skill(params),
@@ -137,7 +137,10 @@ impl ServedMethods<'_> {
         }
         let has_resources = || {
             let seals_links = || self.router.seals_links(self.endpoint);
-            self.empty_lists || self.rest.is_some() || self.may_have_skills() || seals_links()
+            self.empty_lists
+                || self.passthrough.is_some()
+                || self.may_have_skills()
+                || seals_links()
         };
         let has_tools = self.tools() != ToolOffer::None;
         let foreign = ForeignMethod::parse(method);
@@ -165,14 +168,14 @@ impl ServedMethods<'_> {
         }
     }
 
-    /// Whether a request goes to the upstream of `[rest]`. Calls of the tools that stand for
+    /// Whether a request goes to the upstream of `[passthrough]`. Calls of the tools that stand for
     /// prompts, files of skills and links do not.
     fn goes_to_rest(self, method: &str, params: Option<Json<'_>>, caller: &Caller) -> bool {
-        let Some(rest) = self.rest else { return false };
+        let Some(passthrough) = self.passthrough else { return false };
         let is_ours = match (Method::parse(method), ForeignMethod::parse(method)) {
             (_, Some(ForeignMethod::CallTool)) => {
                 let name = params.and_then(|p| p.get("name")?.as_str());
-                name.is_some_and(|name| rest.is_of_prompt(&name, caller, self.endpoint))
+                name.is_some_and(|name| passthrough.is_of_prompt(&name, caller, self.endpoint))
             }
             (_, Some(ForeignMethod::ReadResource)) => {
                 self.is_of_skill(params) || has_own_uri(params)
@@ -180,17 +183,17 @@ impl ServedMethods<'_> {
             (Some(method), _) => method != Method::Complete,
             (None, _) => false,
         };
-        !is_ours && rest.capabilities().takes(method, params)
+        !is_ours && passthrough.capabilities().takes(method, params)
     }
 
-    /// Whether a `resources/read` is for a file of a skill. Beside an upstream of `[rest]` without
+    /// Whether a `resources/read` is for a file of a skill. Beside an upstream of `[passthrough]` without
     /// skills, only one that is listed is: the others are resources of that upstream.
     fn is_of_skill(self, params: Option<Json<'_>>) -> bool {
         let uri = uri_of(params).filter(|uri| skill::has_scheme(uri));
         let Some(uri) = uri else { return false };
-        let Some(rest) = self.rest else { return self.may_have_skills() };
+        let Some(passthrough) = self.passthrough else { return self.may_have_skills() };
         let router = self.router;
-        rest.capabilities().skills
+        passthrough.capabilities().skills
             || router.catalog().pending
             || router.is_of_skill(self.endpoint, &uri)
     }

@@ -128,8 +128,9 @@ impl RateLimits {
     /// Whether a limit counts each resource by itself.
     pub(crate) fn tell_resources_apart(&self) -> bool {
         let counts_resources = |limit: &RateLimit| {
-            let is_rest = |request: &Countable| matches!(request, Countable::Rest(_));
-            limit.config.per.contains(&Per::Prompt) && limit.config.methods.iter().any(is_rest)
+            let is_passthrough = |request: &Countable| matches!(request, Countable::Passthrough(_));
+            limit.config.per.contains(&Per::Prompt)
+                && limit.config.methods.iter().any(is_passthrough)
         };
         self.limits.iter().any(counts_resources)
     }
@@ -275,7 +276,7 @@ impl RateLimit {
         // A list of the gateway names nothing.
         let has_target = match counted.request {
             Countable::Call(method) => !method.is_list(),
-            request => matches!(request, Countable::Rest(_)),
+            request => matches!(request, Countable::Passthrough(_)),
         };
         !config.before_authentication
             && config.methods.contains(&counted.request)

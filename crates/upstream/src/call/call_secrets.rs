@@ -41,7 +41,7 @@ impl CallSecrets {
         let is_request = |kind: Json<'_>| kind.is("input_required");
         let is_result = !response.json().get("resultType").is_some_and(is_request);
         match self.method {
-            Method::Get | Method::ReadLink | Method::Rest if is_result => 0,
+            Method::Get | Method::ReadLink | Method::Passthrough if is_result => 0,
             _ => response.json().text().len(),
         }
     }
@@ -66,7 +66,7 @@ impl CallSecrets {
     }
 
     /// Removes the secrets from a response. The messages of a prompt, the resources that it links
-    /// to and the results of `[rest]` are not searched: they may be large, and each is the
+    /// to and the results of `[passthrough]` are not searched: they may be large, and each is the
     /// upstream's own.
     ///
     /// # Errors

@@ -10,8 +10,8 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, broadcast, mpsc, ones
 use tracing::debug;
 
 use super::reply::{self, Unreadable};
+use crate::passthrough_signals::PassthroughSignals;
 use crate::repairs::Repairs;
-use crate::rest_signals::RestSignals;
 use crate::stderr_tail::StderrTail;
 use audit::Audit;
 use domain::document::Document;
@@ -83,8 +83,8 @@ pub struct NotificationSinks {
     /// Notified of `list_changed`; `None` where the notification only repeats the one of another
     /// connection.
     pub list_changed: Option<Arc<Notify>>,
-    /// Notified of changes of tools and resources, where `[rest]` names the upstream.
-    pub rest: Option<Arc<RestSignals>>,
+    /// Notified of changes of tools and resources, where `[passthrough]` names the upstream.
+    pub passthrough: Option<Arc<PassthroughSignals>>,
     /// Receives URL elicitations that ended outside of the stream of a call.
     pub url_completions: broadcast::Sender<UrlElicitationComplete>,
     pub audit: Audit,
@@ -118,7 +118,7 @@ impl NotificationSinks {
         Self {
             upstream: upstream.into(),
             list_changed: None,
-            rest: None,
+            passthrough: None,
             url_completions,
             audit: Audit::default(),
             telemetry,
@@ -135,7 +135,7 @@ impl NotificationSinks {
     /// Returns the sinks of a connection whose `list_changed` only repeats the one of another
     /// connection.
     pub fn without_list_changed(&self) -> Self {
-        Self { list_changed: None, rest: None, ..self.clone() }
+        Self { list_changed: None, passthrough: None, ..self.clone() }
     }
 }
 
@@ -482,10 +482,11 @@ impl Correlator {
         }
     }
 
-    /// Notes a change of tools or resources: where `[rest]` names the upstream, and where files of
+    /// Notes a change of tools or resources: where `[passthrough]` names the upstream, and where files of
     /// skills are among the resources.
     pub(crate) fn note_rest(&self, method: &str) {
-        let has_other_tools = self.sinks.rest.as_ref().is_some_and(|rest| rest.note(method));
+        let has_other_tools =
+            self.sinks.passthrough.as_ref().is_some_and(|passthrough| passthrough.note(method));
         let may_have_other_skills =
             method == RESOURCES_LIST_CHANGED && self.resources_are_skills.load(Ordering::Relaxed);
         if (has_other_tools || may_have_other_skills)
@@ -502,8 +503,8 @@ impl Correlator {
     }
 
     /// Whether changes of tools and resources are wanted.
-    pub(crate) fn wants_rest(&self) -> bool {
-        self.sinks.rest.is_some()
+    pub(crate) fn wants_passthrough(&self) -> bool {
+        self.sinks.passthrough.is_some()
     }
 
     /// Ends a subscription, if that is what the upstream cancels: it may cancel nothing else (MCP

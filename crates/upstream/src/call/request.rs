@@ -8,7 +8,7 @@ use domain::document::Document;
 use domain::json::object::ObjectWriter;
 use domain::log_level::LogLevel;
 use domain::method::Method;
-use domain::rest::RestRequest;
+use domain::passthrough::PassthroughRequest;
 use domain::server_request::ClientCapabilities;
 
 /// A client's call, addressed to the upstream that owns the prompt.
@@ -72,8 +72,8 @@ pub enum RequestParams {
         /// The URI of the resource, as the upstream has it.
         uri: Arc<str>,
     },
-    /// A request for the upstream of `[rest]`, with its own cursor.
-    Rest { request: RestRequest, answers: Option<InputResponses> },
+    /// A request for the upstream of `[passthrough]`, with its own cursor.
+    Passthrough { request: PassthroughRequest, answers: Option<InputResponses> },
 }
 
 impl RequestParams {
@@ -84,14 +84,14 @@ impl RequestParams {
             Self::Complete { .. } => Method::Complete,
             Self::ReadFile { .. } => Method::ReadFile,
             Self::ReadLink { .. } => Method::ReadLink,
-            Self::Rest { .. } => Method::Rest,
+            Self::Passthrough { .. } => Method::Passthrough,
         }
     }
 
     /// Returns the method on the wire.
     pub(crate) fn wire_method(&self) -> &str {
         match self {
-            Self::Rest { request, .. } => &request.method,
+            Self::Passthrough { request, .. } => &request.method,
             params => params.method().as_str(),
         }
     }
@@ -99,7 +99,7 @@ impl RequestParams {
     /// Returns the method as metrics are labelled.
     pub fn method_label(&self) -> &'static str {
         match self {
-            Self::Rest { request, .. } => request.label(),
+            Self::Passthrough { request, .. } => request.label(),
             params => params.method().as_str(),
         }
     }
@@ -107,7 +107,9 @@ impl RequestParams {
     /// Returns the telemetry attribute for the name, and the name.
     pub fn attribute(&self) -> Option<(&'static str, &str)> {
         match self {
-            Self::Rest { request, .. } => request.attribute().map(|key| (key, &*request.name)),
+            Self::Passthrough { request, .. } => {
+                request.attribute().map(|key| (key, &*request.name))
+            }
             params => Some((PROMPT_ATTRIBUTE, params.prompt())),
         }
     }
@@ -123,7 +125,7 @@ impl RequestParams {
                 prompt.len() + value.len() + document(context)
             }
             Self::ReadFile { uri, .. } | Self::ReadLink { uri, .. } => uri.len(),
-            Self::Rest { request, .. } => request.params.len(),
+            Self::Passthrough { request, .. } => request.params.len(),
         }
     }
 
@@ -134,7 +136,7 @@ impl RequestParams {
             Self::Get { name, .. } => Some(name),
             Self::ReadFile { uri, .. } | Self::ReadLink { uri, .. } => Some(uri),
             Self::Complete { .. } => None,
-            Self::Rest { request, .. } => request.mcp_name(),
+            Self::Passthrough { request, .. } => request.mcp_name(),
         }
     }
 
@@ -142,19 +144,19 @@ impl RequestParams {
     /// from tool parameters).
     pub fn headers(&self) -> &[(String, String)] {
         match self {
-            Self::Rest { request, .. } => &request.headers,
+            Self::Passthrough { request, .. } => &request.headers,
             _ => &[],
         }
     }
 
     /// Returns the raw name of the prompt, the path of the skill, or the name of what a request for
-    /// the upstream of `[rest]` is for.
+    /// the upstream of `[passthrough]` is for.
     pub fn prompt(&self) -> &str {
         match self {
             Self::Get { name, .. } => name,
             Self::Complete { prompt, .. } | Self::ReadLink { prompt, .. } => prompt,
             Self::ReadFile { skill, .. } => skill,
-            Self::Rest { request, .. } => &request.name,
+            Self::Passthrough { request, .. } => &request.name,
         }
     }
 
@@ -187,7 +189,7 @@ pub fn write_params(params: &RequestParams, out: &mut ObjectWriter<'_>) {
             }
             write_answers(answers.as_ref(), out);
         }
-        RequestParams::Rest { request, answers } => {
+        RequestParams::Passthrough { request, answers } => {
             out.members(&request.params);
             write_answers(answers.as_ref(), out);
         }

@@ -14,7 +14,7 @@ use crate::auth::authorization::Authorization;
 use crate::auth::caller_tokens::CallerTokens;
 use crate::auth::token_source::TokenSource;
 use crate::call::correlator::{Correlator, NotificationSinks};
-use crate::rest_signals::RestSignals;
+use crate::passthrough_signals::PassthroughSignals;
 use crate::stores::{StoreReader, StoreWalk};
 use crate::transport::UpstreamTransport;
 use crate::transport::http_sse::HttpSse;
@@ -41,8 +41,8 @@ pub(crate) struct DriverSignals {
     pub session_lost: Arc<Notify>,
     /// The stored sign-in may have changed.
     pub logins_changed: Arc<Notify>,
-    /// Its announcements beside prompts, where `[rest]` names it.
-    pub rest: Arc<RestSignals>,
+    /// Its announcements beside prompts, where `[passthrough]` names it.
+    pub passthrough: Arc<PassthroughSignals>,
 }
 
 /// Opens the connections to one upstream, and keeps their shared state.

@@ -7,7 +7,7 @@ use tokio::time::timeout;
 
 use super::RemoteConnection;
 use super::handshake::RpcRequest;
-use crate::rest_signals::{KnownTools, headers_of, tools_of};
+use crate::passthrough_signals::{KnownTools, headers_of, tools_of};
 use config::Settings;
 use domain::fault::UpstreamFaultKind as Kind;
 use domain::json::Json;

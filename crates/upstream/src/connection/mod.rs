@@ -20,7 +20,7 @@ use super::call::request::{RequestParams, UpstreamRequest, write_params};
 use super::connection::handshake::{Conversation, ListenEvent, RpcRequest};
 use super::connection::list_pages::{PageStep, Pagination, WalkKind};
 use super::guard::large_texts::work_on;
-use super::rest_signals::KnownTools;
+use super::passthrough_signals::KnownTools;
 use super::transport::{UpstreamEvent, UpstreamTransport};
 use base::platform::heap::rare;
 use config::Settings;
@@ -33,7 +33,7 @@ use domain::json::object::write_members;
 use domain::jsonrpc::Id;
 use domain::log_level::LogLevel;
 use domain::method::{Method, SET_LOG_LEVEL};
-use domain::rest::RestCapabilities;
+use domain::passthrough::PassthroughCapabilities;
 use domain::revision::Revision;
 use domain::server_request::ClientCapabilities;
 use domain::via::Via;
@@ -166,7 +166,9 @@ impl Connection {
     pub(crate) async fn known_tools(&self, settings: &Settings) -> Result<KnownTools, Kind> {
         match self {
             Connection::Remote(connection)
-                if self.rest_capabilities().is_none_or(|rest| rest.tools.is_some()) =>
+                if self
+                    .passthrough_capabilities()
+                    .is_none_or(|passthrough| passthrough.tools.is_some()) =>
             {
                 let listing = known_tools::known_tools(connection, settings);
                 timeout(settings.walk_timeout, listing).await.unwrap_or(Err(Kind::Timeout))
@@ -221,7 +223,7 @@ impl Connection {
             }
             (
                 Connection::Library(_),
-                RequestParams::ReadLink { .. } | RequestParams::Rest { .. },
+                RequestParams::ReadLink { .. } | RequestParams::Passthrough { .. },
             ) => {
                 let message = "a library has prompts only".to_owned();
                 Err(Kind::Error { code: METHOD_NOT_FOUND, message, data: None })
@@ -231,7 +233,7 @@ impl Connection {
                 RequestParams::Get { .. }
                 | RequestParams::ReadFile { .. }
                 | RequestParams::ReadLink { .. }
-                | RequestParams::Rest { .. },
+                | RequestParams::Passthrough { .. },
             ) => connection.perform(request, interim).await,
             (Connection::Remote(connection), RequestParams::Complete { .. }) => {
                 if !connection.conversation.capabilities.completions {
@@ -323,10 +325,12 @@ impl Connection {
 
     /// Returns the capabilities beside prompts; nothing for a library, and where the handshake did
     /// not show any.
-    pub fn rest_capabilities(&self) -> Option<&Arc<RestCapabilities>> {
+    pub fn passthrough_capabilities(&self) -> Option<&Arc<PassthroughCapabilities>> {
         match self {
             Connection::Library(_) => None,
-            Connection::Remote(connection) => connection.conversation.capabilities.rest.as_ref(),
+            Connection::Remote(connection) => {
+                connection.conversation.capabilities.passthrough.as_ref()
+            }
         }
     }
 

@@ -123,9 +123,9 @@ impl Calls {
             Ok(()) => outcome,
             Err(fault) => CallOutcome::Fault(fault.into()),
         };
-        if let (CallOutcome::Result(_), Request::Rest(rest), Some(nonce)) =
+        if let (CallOutcome::Result(_), Request::Passthrough(passthrough), Some(nonce)) =
             (&outcome, &call.request, nonce)
-            && let Some(level) = rest.log_level
+            && let Some(level) = passthrough.log_level
         {
             self.shared.log_levels.insert(nonce, level);
         }

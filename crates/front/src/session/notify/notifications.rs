@@ -10,7 +10,7 @@ use std::sync::Arc;
 use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 
-use super::rest::RestNotices;
+use super::passthrough::PassthroughNotices;
 use super::streams::{NewestStreams, StreamEnd, StreamRegistration};
 use super::terminated::SessionTermination;
 use crate::session::call::in_flight::InFlightCall;
@@ -56,8 +56,8 @@ pub struct NotificationStream {
     end: StreamEnd,
     /// `None` if the client's revision does not have `notifications/elicitation/complete`.
     elicitations: Option<CompletedElicitations>,
-    /// `None` where the endpoint does not serve the upstream of `[rest]`.
-    rest: Option<RestNotices>,
+    /// `None` where the endpoint does not serve the upstream of `[passthrough]`.
+    passthrough: Option<PassthroughNotices>,
     is_closed: bool,
     /// The audit record of a stream; a connection has none.
     record: Option<StreamRecord>,
@@ -141,7 +141,7 @@ impl NotificationStream {
             drain,
             end,
             elicitations: None,
-            rest: None,
+            passthrough: None,
             is_closed: false,
             record: None,
             telemetry: None,
@@ -161,9 +161,9 @@ impl NotificationStream {
         self
     }
 
-    /// Adds the changes of the upstream of `[rest]`.
-    pub(crate) fn with_rest(mut self, rest: Option<RestNotices>) -> Self {
-        self.rest = rest;
+    /// Adds the changes of the upstream of `[passthrough]`.
+    pub(crate) fn with_passthrough(mut self, passthrough: Option<PassthroughNotices>) -> Self {
+        self.passthrough = passthrough;
         self
     }
 
@@ -218,9 +218,9 @@ impl NotificationStream {
         }
         loop {
             let visible = self.changes.visible().await;
-            // Notifications of `[rest]` come from the upstream to which the stream is attached.
-            let is_of_other =
-                self.changes.has_other_rest() && !matches!(self.subscriber, Subscriber::Connection);
+            // Notifications of `[passthrough]` come from the upstream to which the stream is attached.
+            let is_of_other = self.changes.has_other_passthrough()
+                && !matches!(self.subscriber, Subscriber::Connection);
             if !self.changes.has_endpoint() || is_of_other {
                 return self.cut();
             }
@@ -245,7 +245,7 @@ impl NotificationStream {
                 elicitation = next_completed(&mut self.elicitations, &self.subscriber) => {
                     return Some(self.elicitation_complete(&elicitation));
                 }
-                method = next_of_rest(&mut self.rest) => {
+                method = next_of_passthrough(&mut self.passthrough) => {
                     if self.subscriber.is_newest() {
                         return Some(self.rest_changed(method));
                     }
@@ -266,14 +266,15 @@ impl NotificationStream {
             }
             Subscriber::Session { .. } | Subscriber::Connection => {}
             Subscriber::Subscription { id, kinds, .. } => {
-                let rest = self.rest.as_ref().map(RestNotices::lists).unwrap_or_default();
-                let message = self.dialect.acknowledged(id, *kinds, rest);
+                let passthrough =
+                    self.passthrough.as_ref().map(PassthroughNotices::lists).unwrap_or_default();
+                let message = self.dialect.acknowledged(id, *kinds, passthrough);
                 self.opening.push_back(StreamEvent { id: None, message });
             }
         }
     }
 
-    /// Returns the notification of a change of the upstream of `[rest]`.
+    /// Returns the notification of a change of the upstream of `[passthrough]`.
     fn rest_changed(&mut self, method: &str) -> StreamEvent {
         self.event(|dialect, subscription| dialect.list_changed(method, subscription))
     }
@@ -362,10 +363,10 @@ impl NotificationStream {
     }
 }
 
-/// Waits for the next change of the upstream of `[rest]`. Cancel safe.
-async fn next_of_rest(rest: &mut Option<RestNotices>) -> &'static str {
-    match rest {
-        Some(rest) => rest.next().await,
+/// Waits for the next change of the upstream of `[passthrough]`. Cancel safe.
+async fn next_of_passthrough(passthrough: &mut Option<PassthroughNotices>) -> &'static str {
+    match passthrough {
+        Some(passthrough) => passthrough.next().await,
         None => std::future::pending().await,
     }
 }

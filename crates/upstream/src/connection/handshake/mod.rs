@@ -24,7 +24,7 @@ use domain::json::object::{ObjectWriter, write_members};
 use domain::jsonrpc::{self, Id};
 use domain::log_level::LogLevel;
 use domain::method::{DISCOVER, INITIALIZE, INITIALIZED, LIST_CHANGED, LISTEN, PING};
-use domain::rest::RestCapabilities;
+use domain::passthrough::PassthroughCapabilities;
 use domain::revision::{Era, Revision};
 use domain::server_request::ClientCapabilities;
 use domain::skill::EXTENSION;
@@ -55,7 +55,7 @@ pub struct Capabilities {
     /// The extension for skills.
     pub skills: bool,
     /// The capabilities beside prompts; `None` where they are not known.
-    pub rest: Option<Arc<RestCapabilities>>,
+    pub passthrough: Option<Arc<PassthroughCapabilities>>,
     /// The gateways behind it, itself the first if it is one.
     pub behind: Via,
 }
@@ -218,11 +218,11 @@ impl Conversation {
     /// Whether changes of its tools and of its resources are wanted and announced. The extension
     /// for skills has no notification, but their files are resources, which may be listed.
     fn rest_notifications(&self, transport: &UpstreamTransport) -> [bool; 2] {
-        let wants_rest = transport.correlator().wants_rest();
-        let Some(rest) = &self.capabilities.rest else { return [false; 2] };
+        let wants_passthrough = transport.correlator().wants_passthrough();
+        let Some(passthrough) = &self.capabilities.passthrough else { return [false; 2] };
         [
-            wants_rest && rest.tools == Some(true),
-            (wants_rest || self.capabilities.skills) && rest.resources == Some(true),
+            wants_passthrough && passthrough.tools == Some(true),
+            (wants_passthrough || self.capabilities.skills) && passthrough.resources == Some(true),
         ]
     }
 
@@ -373,19 +373,19 @@ impl Capabilities {
                 == Some(true),
             completions: member("completions").is_some(),
             skills: member("extensions").and_then(|e| e.get(EXTENSION)).is_some(),
-            rest: Some(Arc::new(RestCapabilities::read(declared))),
+            passthrough: Some(Arc::new(PassthroughCapabilities::read(declared))),
             behind: Via::read(result.get("_meta")),
         }
     }
 
     fn has_logging(&self) -> bool {
-        self.rest.as_ref().is_some_and(|rest| rest.logging)
+        self.passthrough.as_ref().is_some_and(|passthrough| passthrough.logging)
     }
 
     /// Leaves out log messages, where nothing shows which call they belong to.
     pub(crate) fn drop_logging(&mut self) {
-        if let Some(rest) = &mut self.rest {
-            Arc::make_mut(rest).logging = false;
+        if let Some(passthrough) = &mut self.passthrough {
+            Arc::make_mut(passthrough).logging = false;
         }
     }
 
@@ -396,7 +396,7 @@ impl Capabilities {
         list_changed: false,
         completions: true,
         skills: false,
-        rest: None,
+        passthrough: None,
         behind: Via::NONE,
     };
 }

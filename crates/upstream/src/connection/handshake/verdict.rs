@@ -141,7 +141,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use domain::rest::RestCapabilities;
+    use domain::passthrough::PassthroughCapabilities;
 
     fn document(text: &str) -> Document {
         Document::parse(text.as_bytes().to_vec(), 8).unwrap()
@@ -156,9 +156,13 @@ mod tests {
         let result = document(
             r#"{"supportedVersions":["2026-07-28","x"],"capabilities":{"prompts":{"listChanged":true}}}"#,
         );
-        let rest = Some(Arc::new(RestCapabilities::default()));
-        let capabilities =
-            Capabilities { prompts: true, list_changed: true, rest, ..Capabilities::default() };
+        let passthrough = Some(Arc::new(PassthroughCapabilities::default()));
+        let capabilities = Capabilities {
+            prompts: true,
+            list_changed: true,
+            passthrough,
+            ..Capabilities::default()
+        };
         assert_eq!(judge(Ok(&result)), DiscoveryVerdict::Modern(capabilities));
         let future = document(r#"{"supportedVersions":["2030-01-01"]}"#);
         assert!(matches!(judge(Ok(&future)), DiscoveryVerdict::Undecided(Kind::Protocol(_))));

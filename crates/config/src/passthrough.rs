@@ -1,11 +1,11 @@
-//! `[rest]`: the upstream for what is not prompts.
+//! `[passthrough]`: the upstream for what is not prompts.
 
 use super::reader::Section;
 use super::server::views::known_id;
 use super::upstream::UpstreamSettings;
 use domain::name::UpstreamId;
 
-/// The keys of `[rest]`.
+/// The keys of `[passthrough]`.
 const KEYS: &str = r#"
 upstream, such as "tools": Upstream whose tools, resources and other methods clients get, unmerged
     and unrenamed. Not set: no requests for tools and resources are passed on. See
@@ -41,7 +41,7 @@ pub(super) fn read(
     }
     section.finish();
     let upstream = upstream?;
-    upstream.is_rest = true;
+    upstream.is_passthrough = true;
     Some(upstream.id.clone())
 }
 
@@ -63,20 +63,25 @@ mod tests {
 
     #[test]
     fn one_server_is_named_and_everything_else_is_a_mistake_with_a_remedy() {
-        let config = read("[rest]\nupstream = \"tools\"\n").unwrap();
-        assert_eq!(config.rest.as_ref().unwrap().as_str(), "tools");
-        assert!(config.upstreams.iter().all(|u| u.is_rest == (u.id.as_str() == "tools")));
-        assert_eq!(read("").unwrap().rest, None);
-        assert_eq!(read("[rest]\nupstream = \"off\"\n").unwrap().rest, None);
+        let config = read("[passthrough]\nupstream = \"tools\"\n").unwrap();
+        assert_eq!(config.passthrough.as_ref().unwrap().as_str(), "tools");
+        assert!(config.upstreams.iter().all(|u| u.is_passthrough == (u.id.as_str() == "tools")));
+        assert_eq!(read("").unwrap().passthrough, None);
+        let earlier = read("[rest]\nupstream = \"tools\"\n").unwrap_err();
+        assert!(earlier.contains("rest: its name is [passthrough]"), "{earlier}");
+        assert_eq!(read("[passthrough]\nupstream = \"off\"\n").unwrap().passthrough, None);
         for (name, remedy) in [
             ("none", "add [upstreams.none]"),
             ("files", "has prompts only"),
             ("commits", "has prompts only"),
         ] {
-            let mistake = read(&format!("[rest]\nupstream = \"{name}\"\n")).unwrap_err();
-            assert!(mistake.contains(remedy) && mistake.contains("rest.upstream"), "{mistake}");
+            let mistake = read(&format!("[passthrough]\nupstream = \"{name}\"\n")).unwrap_err();
+            assert!(
+                mistake.contains(remedy) && mistake.contains("passthrough.upstream"),
+                "{mistake}"
+            );
         }
-        let other = read("[rest]\nupstream = [\"tools\", \"files\"]\n").unwrap_err();
-        assert!(other.contains("rest.upstream"), "{other}");
+        let other = read("[passthrough]\nupstream = [\"tools\", \"files\"]\n").unwrap_err();
+        assert!(other.contains("passthrough.upstream"), "{other}");
     }
 }

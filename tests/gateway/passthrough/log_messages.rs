@@ -1,4 +1,4 @@
-//! Log messages of the upstream of `[rest]`, which belong to calls.
+//! Log messages of the upstream of `[passthrough]`, which belong to calls.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Results of the upstream of `[rest]`, as it sent them, and the pages of its lists.
+//! Results of the upstream of `[passthrough]`, as it sent them, and the pages of its lists.
 
 use std::time::Duration;
 
@@ -9,16 +9,16 @@ use domain::cursor::CacheScope;
 use domain::document::Document;
 use domain::json::{Json, JsonKind};
 use domain::name::UpstreamId;
-use domain::rest::RestList;
+use domain::passthrough::PassthroughList;
 
-/// A result of the upstream of `[rest]`.
+/// A result of the upstream of `[passthrough]`.
 #[derive(Debug)]
-pub struct RestReply {
+pub struct PassthroughReply {
     /// As the upstream sent it, nulls included.
     pub result: Document,
     pub upstream: UpstreamId,
     /// `Some` for a list.
-    pub page: Option<RestPage>,
+    pub page: Option<PassthroughPage>,
     /// How long a modern client may keep the result, and for whom; `None` where the revision has
     /// no such members.
     pub caching: Option<(Duration, CacheScope)>,
@@ -26,8 +26,8 @@ pub struct RestReply {
 
 /// The elements of one page of a list of the upstream.
 #[derive(Debug)]
-pub struct RestPage {
-    pub list: RestList,
+pub struct PassthroughPage {
+    pub list: PassthroughList,
     /// The tools that stand for prompts, before those of the upstream: elements separated by
     /// commas, in pieces of UTF-8.
     pub ours: Vec<Bytes>,
@@ -39,16 +39,16 @@ pub struct RestPage {
     pub incomplete: Option<Incomplete>,
 }
 
-impl RestReply {
+impl PassthroughReply {
     /// A result without changes.
     pub fn of(result: Document, upstream: UpstreamId) -> Self {
         Self { result, upstream, page: None, caching: None }
     }
 }
 
-impl RestPage {
+impl PassthroughPage {
     /// A page with the elements of one list that are all allowed.
-    pub fn of(list: RestList) -> Self {
+    pub fn of(list: PassthroughList) -> Self {
         Self { list, ours: Vec::new(), allowed: None, next_cursor: None, incomplete: None }
     }
 
@@ -62,6 +62,6 @@ impl RestPage {
 }
 
 /// The array of a list.
-pub fn elements(result: Json<'_>, list: RestList) -> Option<Json<'_>> {
+pub fn elements(result: Json<'_>, list: PassthroughList) -> Option<Json<'_>> {
     result.get(list.member).filter(|elements| elements.kind() == JsonKind::Array)
 }

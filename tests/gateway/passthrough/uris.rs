@@ -2,8 +2,8 @@
 
 use super::*;
 
-const DENY: &str = "[[access.rules]]\nallow = [\"list\", \"get\", \"rest\"]\n\
-    [[access.rules]]\ndeny = [\"rest\"]\n";
+const DENY: &str = "[[access.rules]]\nallow = [\"list\", \"get\", \"passthrough\"]\n\
+    [[access.rules]]\ndeny = [\"passthrough\"]\n";
 
 /// A server that reads each URI, with the lists of a folder.
 async fn files() -> Upstream {
@@ -89,7 +89,7 @@ async fn without_rules_the_server_decides_on_spellings() {
 #[tokio::test]
 async fn a_limit_of_one_resource_counts_all_of_its_spellings() {
     let upstream = files().await;
-    let limit = "[[limits]]\nname = \"reads\"\nper = [\"prompt\"]\nmethods = [\"rest\"]\n\
+    let limit = "[[limits]]\nname = \"reads\"\nper = [\"prompt\"]\nmethods = [\"passthrough\"]\n\
         rate = \"1/h\"\nburst = 3\n";
     let gateway = before(&upstream, limit).await;
     let mut limited = 0;

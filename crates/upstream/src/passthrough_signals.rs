@@ -1,4 +1,4 @@
-//! Announcements of the upstream of `[rest]` about its tools and resources.
+//! Announcements of the upstream of `[passthrough]` about its tools and resources.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -17,24 +17,24 @@ pub(crate) type KnownTools = HashMap<String, Option<Arc<ParamHeaders>>>;
 /// The announcements of one upstream. A flood costs two counters: streams read the newest values at
 /// their own pace. It outlives reloads, so that streams go on.
 #[derive(Debug)]
-pub struct RestSignals {
+pub struct PassthroughSignals {
     /// Its tools, as they were listed last; empty where they are not needed.
     pub tools: ArcSwap<KnownTools>,
     /// The names of tools that hide those of prompts, as they were logged.
     hiding: Mutex<HashSet<String>>,
-    changes: watch::Sender<RestChanges>,
+    changes: watch::Sender<PassthroughChanges>,
 }
 
-/// The lists of the upstream of `[rest]` whose changes a stream announces.
+/// The lists of the upstream of `[passthrough]` whose changes a stream announces.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct RestLists {
+pub struct PassthroughLists {
     pub tools: bool,
     pub resources: bool,
 }
 
 /// How often each list has changed.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct RestChanges {
+pub struct PassthroughChanges {
     pub tools: u64,
     pub resources: u64,
 }
@@ -50,14 +50,14 @@ pub(crate) fn headers_of(tool: Json<'_>) -> Option<Arc<ParamHeaders>> {
     tool.get("inputSchema").and_then(ParamHeaders::read).map(Arc::new)
 }
 
-impl Default for RestSignals {
+impl Default for PassthroughSignals {
     fn default() -> Self {
-        let (changes, _) = watch::channel(RestChanges::default());
+        let (changes, _) = watch::channel(PassthroughChanges::default());
         Self { tools: ArcSwap::default(), hiding: Mutex::default(), changes }
     }
 }
 
-impl RestSignals {
+impl PassthroughSignals {
     /// Notes a notification. Returns whether the tools have changed.
     pub fn note(&self, method: &str) -> bool {
         match method {
@@ -102,7 +102,7 @@ impl RestSignals {
     }
 
     /// A subscription to the changes of the lists.
-    pub fn changes(&self) -> watch::Receiver<RestChanges> {
+    pub fn changes(&self) -> watch::Receiver<PassthroughChanges> {
         self.changes.subscribe()
     }
 }

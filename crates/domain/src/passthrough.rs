@@ -1,4 +1,4 @@
-//! Requests for what is not prompts, which go to one designated upstream (`[rest]`), and what that
+//! Requests for what is not prompts, which go to one designated upstream (`[passthrough]`), and what that
 //! upstream has declared.
 
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use super::params::{InputRetry, cursor, required, retry};
 use super::skill;
 use super::uri::normal_form::normal;
 
-/// A request for the upstream of `[rest]`. Its parameters are forwarded as they came, nulls
+/// A request for the upstream of `[passthrough]`. Its parameters are forwarded as they came, nulls
 /// included.
 #[derive(Clone, Debug)]
-pub struct RestRequest {
+pub struct PassthroughRequest {
     /// The method on the wire.
     pub method: Arc<str>,
     /// `None` for a method that has no name of its own here.
@@ -45,16 +45,16 @@ pub struct RestRequest {
     pub headers: Vec<(String, String)>,
 }
 
-/// A list of the upstream of `[rest]`.
+/// A list of the upstream of `[passthrough]`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct RestList {
+pub struct PassthroughList {
     /// The member of the result that has the elements.
     pub member: &'static str,
     /// The member of an element that names it.
     pub name: &'static str,
 }
 
-impl RestRequest {
+impl PassthroughRequest {
     /// Reads the parameters of a method.
     ///
     /// # Errors
@@ -104,7 +104,7 @@ impl RestRequest {
     }
 
     /// Returns the list that is requested, if it is one.
-    pub fn list(&self) -> Option<RestList> {
+    pub fn list(&self) -> Option<PassthroughList> {
         self.kind.and_then(list_of)
     }
 
@@ -145,14 +145,14 @@ impl RestRequest {
     }
 }
 
-fn list_of(method: ForeignMethod) -> Option<RestList> {
+fn list_of(method: ForeignMethod) -> Option<PassthroughList> {
     let (member, name) = match method {
         ForeignMethod::ListTools => ("tools", "name"),
         ForeignMethod::ListResources => ("resources", "uri"),
         ForeignMethod::ListTemplates => ("resourceTemplates", "uriTemplate"),
         ForeignMethod::CallTool | ForeignMethod::ReadResource => return None,
     };
-    Some(RestList { member, name })
+    Some(PassthroughList { member, name })
 }
 
 fn is_completion(method: &str) -> bool {
@@ -161,7 +161,7 @@ fn is_completion(method: &str) -> bool {
 
 /// The capabilities of an upstream that do not concern prompts.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct RestCapabilities {
+pub struct PassthroughCapabilities {
     /// Whether it has tools, and announces changes of their list.
     pub tools: Option<bool>,
     /// Whether it has resources, and announces changes of their list.
@@ -202,7 +202,7 @@ const MAX_NAMESPACES: usize = 64;
 /// Longest text of all extensions, in bytes.
 const MAX_EXTENSIONS: usize = 16 << 10;
 
-impl RestCapabilities {
+impl PassthroughCapabilities {
     /// Reads the capabilities of an upstream.
     pub fn read(declared: Option<Json<'_>>) -> Self {
         let member = |name: &str| declared.and_then(|d| d.get(name)).filter(|c| c.is_object());
@@ -276,21 +276,21 @@ mod tests {
     #[test]
     fn parameters_are_kept_as_they_came_but_for_what_the_gateway_owns() {
         let params = r#"{"name":"t","arguments":{"x":null,"y":1.50},"_meta":{"a":1},"cursor":"c"}"#;
-        let request = RestRequest::read("tools/call", Some(json(params))).unwrap();
+        let request = PassthroughRequest::read("tools/call", Some(json(params))).unwrap();
         assert_eq!(&*request.name, "t");
         let kept = r#""name":"t","arguments":{"x":null,"y":1.50},"cursor":"c""#;
         assert_eq!(&*request.params, kept);
-        let list = RestRequest::read("tools/list", Some(json(r#"{"cursor":"c"}"#))).unwrap();
+        let list = PassthroughRequest::read("tools/list", Some(json(r#"{"cursor":"c"}"#))).unwrap();
         assert_eq!((&*list.params, list.cursor.as_deref()), ("", Some("c")));
         assert_eq!(&*list.params_with(Some("up\"")), r#""cursor":"up\"""#);
-        assert!(RestRequest::read("tools/call", Some(json("{}"))).is_err());
+        assert!(PassthroughRequest::read("tools/call", Some(json("{}"))).is_err());
     }
 
     #[test]
     fn only_declared_methods_go_to_the_upstream_and_none_of_the_protocol() {
         let declared = r#"{"tools":{"listChanged":true},"logging":{},"tasks":{},"ping":{},
             "prompts":{},"audits":{},"extensions":{"com.example/ext":{"x":1},"io.x/tasks":{}}}"#;
-        let read = RestCapabilities::read(Some(json(declared)));
+        let read = PassthroughCapabilities::read(Some(json(declared)));
         let takes = |method| read.takes(method, None);
         for method in ["tools/call", "resources/read", "logging/setLevel", "audits/run", "ext/go"] {
             assert!(takes(method), "{method}");
@@ -310,7 +310,7 @@ mod tests {
         assert_eq!(read.extensions, r#""com.example/ext":{"x":1}"#);
         assert_eq!((read.tools, read.resources), (Some(true), None));
         let declared = r#"{"resources":{"subscribe":true}}"#;
-        let read = RestCapabilities::read(Some(json(declared)));
+        let read = PassthroughCapabilities::read(Some(json(declared)));
         assert!(!read.takes("resources/subscribe", None), "the gateway subscribes to nothing");
     }
 }

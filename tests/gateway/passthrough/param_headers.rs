@@ -1,4 +1,4 @@
-//! The headers `Mcp-Param-*`, which repeat arguments of tools of the upstream of `[rest]`.
+//! The headers `Mcp-Param-*`, which repeat arguments of tools of the upstream of `[passthrough]`.
 
 use super::*;
 

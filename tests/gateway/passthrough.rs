@@ -1,4 +1,4 @@
-//! `[rest]`: tools, resources and other methods of one designated upstream, in all four cells.
+//! `[passthrough]`: tools, resources and other methods of one designated upstream, in all four cells.
 
 mod log_messages;
 mod param_headers;
@@ -21,7 +21,7 @@ use crate::support::{
     Client, ClientMode, Gateway, ModeClient, OpenStream, Received, Scripted, Upstream, eventually,
 };
 
-const REST: &str = "[rest]\nupstream = \"tools\"\n";
+const REST: &str = "[passthrough]\nupstream = \"tools\"\n";
 
 const CLIENTS: [ClientMode; 5] = [
     ClientMode::Sse("2024-11-05"),
@@ -364,7 +364,7 @@ fn keys() -> String {
 }
 
 const RULES: &str = "[[access.rules]]\nallow = [\"list\", \"get\", \"complete\"]\n\
-    [[access.rules]]\nallow = [\"rest\"]\ngroups = [\"alice\"]\nprompts = [\"s*\", \"a:*\"]\n";
+    [[access.rules]]\nallow = [\"passthrough\"]\ngroups = [\"alice\"]\nprompts = [\"s*\", \"a:*\"]\n";
 
 fn as_caller(gateway: &Gateway, id: &str) -> Client {
     gateway.client().with("X-API-Key", id)
@@ -662,7 +662,7 @@ async fn a_uri_that_the_server_would_resolve_to_another_is_unknown() {
 async fn a_prompt_that_the_caller_may_not_use_is_no_tool_beside_those_of_the_server() {
     let upstream = tools_of(true).await;
     let other = Upstream::with_prompts(&["secret"]).await;
-    let rest_only = "[[access.rules]]\nallow = [\"rest\"]\n";
+    let rest_only = "[[access.rules]]\nallow = [\"passthrough\"]\n";
     let toml = keys() + rest_only + "[server]\nexpose = [\"tools\"]\ntools = \"each\"\n";
     let toml = toml + REST + &upstream.patient_table("tools") + &other.table("other");
     let gateway = Gateway::start(&toml).await;

@@ -1,5 +1,5 @@
-//! The way of `[rest]`: requests for tools, resources and other methods go to one designated
-//! upstream (`[rest]`), unmerged and unrenamed, through the same gate and the same bridge as gets.
+//! The way of `[passthrough]`: requests for tools, resources and other methods go to one designated
+//! upstream (`[passthrough]`), unmerged and unrenamed, through the same gate and the same bridge as gets.
 
 use std::sync::Arc;
 
@@ -18,8 +18,8 @@ use base::seal::TokenKind;
 use catalog::approval::PromptApproval;
 use catalog::list_cursor::ListCursors;
 use catalog::owner::Owner;
+use catalog::passthrough_reply::{PassthroughPage, PassthroughReply, elements};
 use catalog::reply::{ListReply, Reply};
-use catalog::rest_reply::{RestPage, RestReply, elements};
 use catalog::snapshot::{Catalog, Incomplete};
 use config::ToolForm;
 use domain::approval::ApprovalState;
@@ -31,7 +31,7 @@ use domain::fault::{Fault, RequestFault, UpstreamFault, UpstreamFaultKind as Kin
 use domain::json::Json;
 use domain::method::{ForeignMethod, Method};
 use domain::param_headers::ParamHeaders;
-use domain::rest::{RestCapabilities, RestList, RestRequest};
+use domain::passthrough::{PassthroughCapabilities, PassthroughList, PassthroughRequest};
 use domain::rights::{Allowed, PromptRef};
 use domain::tool::{FIND_PROMPT, FIND_SKILL, READ_SKILL, USE_PROMPT};
 use domain::unix_time::UnixSeconds;
@@ -39,11 +39,11 @@ use domain::uri::normal_form::normal;
 use domain::{skill, uri};
 use policy::{CallRecord, CallTarget, Resolution};
 use upstream::Upstream;
-use upstream::rest_signals::RestChanges;
+use upstream::passthrough_signals::PassthroughChanges;
 
-/// The upstream of `[rest]`, as an endpoint serves it.
+/// The upstream of `[passthrough]`, as an endpoint serves it.
 #[derive(Clone, Copy)]
-pub struct RestUpstream<'a> {
+pub struct PassthroughUpstream<'a> {
     pub(super) router: &'a Router,
     pub(super) upstream: &'a Arc<Upstream>,
 }
@@ -61,15 +61,15 @@ pub(super) struct CallContext<'a> {
 const METHOD_NOT_FOUND: i64 = -32601;
 const RESOURCE_NOT_FOUND: i64 = -32002;
 
-impl RestUpstream<'_> {
+impl PassthroughUpstream<'_> {
     /// Returns what the upstream has declared beside prompts.
-    pub fn capabilities(self) -> Arc<RestCapabilities> {
-        self.upstream.rest_capabilities()
+    pub fn capabilities(self) -> Arc<PassthroughCapabilities> {
+        self.upstream.passthrough_capabilities()
     }
 
     /// Returns a subscription to the changes of its tools and resources.
-    pub fn changes(self) -> watch::Receiver<RestChanges> {
-        self.upstream.rest_signals().changes()
+    pub fn changes(self) -> watch::Receiver<PassthroughChanges> {
+        self.upstream.passthrough_signals().changes()
     }
 
     /// Whether a `tools/call` with this name is for a tool that stands for a prompt. The tools of
@@ -77,7 +77,7 @@ impl RestUpstream<'_> {
     pub fn is_of_prompt(self, name: &str, caller: &Caller, endpoint: &str) -> bool {
         let lists = &self.router.lists;
         let exposure = lists.views.endpoints.exposure(endpoint);
-        if !exposure.tools || self.upstream.rest_signals().tools.load().contains_key(name) {
+        if !exposure.tools || self.upstream.passthrough_signals().tools.load().contains_key(name) {
             return false;
         }
         // The answer to a name that the upstream does not know must not show what others have.
@@ -101,7 +101,7 @@ impl RestUpstream<'_> {
     /// As [`Gate::authorize`](policy::Gate::authorize); the faults of the upstream.
     pub(super) async fn route(
         self,
-        request: &RestRequest,
+        request: &PassthroughRequest,
         context: CallContext<'_>,
     ) -> Result<Reply, Fault> {
         let owner = self.owner(request);
@@ -125,7 +125,10 @@ impl RestUpstream<'_> {
         if request.log_level.is_some() {
             // The gateway keeps the level, with which it calls the upstream for this client.
             let nothing = Document::copy_of(Json::accepted("{}"));
-            return Ok(Reply::Rest(Box::new(RestReply::of(nothing, owner.upstream.clone()))));
+            return Ok(Reply::Passthrough(Box::new(PassthroughReply::of(
+                nothing,
+                owner.upstream.clone(),
+            ))));
         }
         let routed =
             RoutedCall { call, authorized, owner: &owner, version: None, upstream: self.upstream };
@@ -140,7 +143,7 @@ impl RestUpstream<'_> {
     }
 
     /// The target of a request, in the form of a prompt without an approval and overlays.
-    fn owner(self, request: &RestRequest) -> Owner {
+    fn owner(self, request: &PassthroughRequest) -> Owner {
         Owner {
             public_name: format!("{} {}", request.method, request.name).into(),
             upstream: self.upstream.config().id.clone(),
@@ -158,18 +161,19 @@ impl RestUpstream<'_> {
     async fn run(
         self,
         routed: &RoutedCall<'_>,
-        request: &RestRequest,
+        request: &PassthroughRequest,
         cursor: Option<&str>,
         context: CallContext<'_>,
     ) -> Result<Reply, Fault> {
         let params = request.params_with(cursor);
         let headers = self.headers(request);
-        let sent = RestRequest { params, headers, cursor: None, retry: None, ..request.clone() };
+        let sent =
+            PassthroughRequest { params, headers, cursor: None, retry: None, ..request.clone() };
         let bridge = Bridge {
             router: self.router,
             routed,
             channel: context.channel,
-            request: BridgedRequest::Rest(&sent),
+            request: BridgedRequest::Passthrough(&sent),
             deadline: context.deadline,
             now: context.now,
             rounds: 0,
@@ -179,11 +183,11 @@ impl RestUpstream<'_> {
 
     /// Returns the headers that repeat arguments of a tool.
     pub fn param_headers(self, name: &str) -> Option<Arc<ParamHeaders>> {
-        self.upstream.rest_signals().tools.load().get(name)?.clone()
+        self.upstream.passthrough_signals().tools.load().get(name)?.clone()
     }
 
     /// The headers for the upstream, from the arguments that it gets.
-    fn headers(self, request: &RestRequest) -> Vec<(String, String)> {
+    fn headers(self, request: &PassthroughRequest) -> Vec<(String, String)> {
         let is_call = request.kind == Some(ForeignMethod::CallTool);
         let Some(known) = self.param_headers(&request.name).filter(|_| is_call) else {
             return Vec::new();
@@ -197,14 +201,14 @@ impl RestUpstream<'_> {
     /// the upstream.
     async fn list(
         self,
-        request: &RestRequest,
-        list: RestList,
+        request: &PassthroughRequest,
+        list: PassthroughList,
         routed: &RoutedCall<'_>,
         context: CallContext<'_>,
     ) -> Result<Reply, Fault> {
         let CallContext { call, deadline, now, .. } = context;
         let lists = &self.router.lists;
-        let cursors = ListCursors::of_rest(&self.router.sealer, call, &request.method, now);
+        let cursors = ListCursors::of_passthrough(&self.router.sealer, call, &request.method, now);
         let cursor = request.cursor.as_deref();
         let place = cursor.map(|token| cursors.open(token)).transpose();
         let has_ours = request.kind == Some(ForeignMethod::ListTools)
@@ -222,7 +226,7 @@ impl RestUpstream<'_> {
             }
             _ => (None, None),
         };
-        let mut page = RestPage::of(list);
+        let mut page = PassthroughPage::of(list);
         let result = match self.page(routed, request, after.as_deref(), context).await {
             Ok(result) => result,
             Err(Fault::Upstream(UpstreamFault { kind, .. })) if ours.is_some() => {
@@ -241,17 +245,17 @@ impl RestUpstream<'_> {
         page.ours = ours.map(|ours| ours.elements).unwrap_or_default();
         page.allowed = self.allowed(result.json(), list, call);
         page.next_cursor = self.sealed_next(result.json(), &cursors)?;
-        let mut reply = RestReply::of(result, self.upstream.config().id.clone());
+        let mut reply = PassthroughReply::of(result, self.upstream.config().id.clone());
         reply.caching = Some(lists.hints_of(reply.result.json(), call));
         reply.page = Some(page);
-        Ok(Reply::Rest(Box::new(reply)))
+        Ok(Reply::Passthrough(Box::new(reply)))
     }
 
     /// Asks for one page of a list. A list that the upstream does not have is empty.
     async fn page(
         self,
         routed: &RoutedCall<'_>,
-        request: &RestRequest,
+        request: &PassthroughRequest,
         cursor: Option<&str>,
         context: CallContext<'_>,
     ) -> Result<Document, Fault> {
@@ -264,10 +268,10 @@ impl RestUpstream<'_> {
             return Ok(nothing(list));
         }
         match self.run(routed, request, cursor, context).await {
-            Ok(Reply::Rest(reply)) if elements(reply.result.json(), list).is_some() => {
+            Ok(Reply::Passthrough(reply)) if elements(reply.result.json(), list).is_some() => {
                 if request.kind == Some(ForeignMethod::ListTools) {
                     let most = self.upstream.config().settings.max_prompts;
-                    self.upstream.rest_signals().note_listed(reply.result.json(), most);
+                    self.upstream.passthrough_signals().note_listed(reply.result.json(), most);
                 }
                 Ok(reply.result)
             }
@@ -294,7 +298,7 @@ impl RestUpstream<'_> {
 
     /// Which elements are served to the caller; `None` for all. Files of skills are not: they are
     /// read as those of all upstreams.
-    fn allowed(self, result: Json<'_>, list: RestList, call: &Call) -> Option<Vec<bool>> {
+    fn allowed(self, result: Json<'_>, list: PassthroughList, call: &Call) -> Option<Vec<bool>> {
         let permitted = self.permitted(result, list, call);
         if list.member != "resources" || !self.capabilities().skills {
             return permitted;
@@ -311,7 +315,7 @@ impl RestUpstream<'_> {
     }
 
     /// Which elements the rules permit; `None` for all.
-    fn permitted(self, result: Json<'_>, list: RestList, call: &Call) -> Option<Vec<bool>> {
+    fn permitted(self, result: Json<'_>, list: PassthroughList, call: &Call) -> Option<Vec<bool>> {
         let rights = self.router.gate.rights();
         rights.entitlement(&call.caller)?;
         let upstream = self.upstream.config().id.as_str();
@@ -326,7 +330,7 @@ impl RestUpstream<'_> {
             raw_name: name.as_deref().unwrap_or_default(),
             state: ApprovalState::Unchecked,
         });
-        let allowed = rights.allowed(&call.caller, Method::Rest, &mut refs);
+        let allowed = rights.allowed(&call.caller, Method::Passthrough, &mut refs);
         let is_clear = names.iter().map(Option::is_some);
         match allowed {
             Allowed::All => Some(is_clear.collect()),
@@ -359,11 +363,11 @@ impl RestUpstream<'_> {
     }
 
     /// Adds to the result of `resources/read` how long it may be kept.
-    fn with_caching(self, reply: Reply, request: &RestRequest, call: &Call) -> Reply {
+    fn with_caching(self, reply: Reply, request: &PassthroughRequest, call: &Call) -> Reply {
         match reply {
-            Reply::Rest(mut reply) if request.kind == Some(ForeignMethod::ReadResource) => {
+            Reply::Passthrough(mut reply) if request.kind == Some(ForeignMethod::ReadResource) => {
                 reply.caching = Some(self.router.lists.hints_of(reply.result.json(), call));
-                Reply::Rest(reply)
+                Reply::Passthrough(reply)
             }
             reply => reply,
         }
@@ -371,7 +375,7 @@ impl RestUpstream<'_> {
 
     /// Leaves out the tools that stand for prompts and have the name of a tool of the upstream.
     fn without_hidden(self, mut ours: ListReply) -> ListReply {
-        let signals = self.upstream.rest_signals();
+        let signals = self.upstream.passthrough_signals();
         let theirs = signals.tools.load();
         if theirs.is_empty() {
             return ours;
@@ -404,7 +408,7 @@ fn pieces(elements: &[Bytes]) -> String {
 }
 
 /// An empty list.
-fn nothing(list: RestList) -> Document {
+fn nothing(list: PassthroughList) -> Document {
     let text = format!("{{\"{}\":[]}}", list.member);
     Document::copy_of(Json::accepted(&text))
 }
@@ -418,7 +422,7 @@ fn code(fault: &Fault) -> Option<i64> {
 
 /// Translates the ways in which something does not exist: rules that deny it, and errors whose
 /// codes differ between the eras.
-fn as_unknown(fault: Fault, request: &RestRequest, call: &Call) -> Fault {
+fn as_unknown(fault: Fault, request: &PassthroughRequest, call: &Call) -> Fault {
     let is_denied = fault == RequestFault::UnknownPrompt.into();
     let of_resource = request.is_of_resource();
     match code(&fault) {

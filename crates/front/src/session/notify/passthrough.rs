@@ -1,4 +1,4 @@
-//! Notifications of the upstream of `[rest]`, at the pace of one stream.
+//! Notifications of the upstream of `[passthrough]`, at the pace of one stream.
 
 use std::time::Duration;
 
@@ -6,14 +6,14 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use domain::method::{RESOURCES_LIST_CHANGED, TOOLS_LIST_CHANGED};
-use upstream::rest_signals::{RestChanges, RestLists};
+use upstream::passthrough_signals::{PassthroughChanges, PassthroughLists};
 
-/// The changes of lists of the upstream of `[rest]` that the client of a stream does not know yet.
-pub(crate) struct RestNotices {
-    changes: watch::Receiver<RestChanges>,
-    lists: RestLists,
+/// The changes of lists of the upstream of `[passthrough]` that the client of a stream does not know yet.
+pub(crate) struct PassthroughNotices {
+    changes: watch::Receiver<PassthroughChanges>,
+    lists: PassthroughLists,
     /// The changes that the client knows.
-    announced: RestChanges,
+    announced: PassthroughChanges,
     /// When another notification may be sent.
     due: Instant,
 }
@@ -21,22 +21,27 @@ pub(crate) struct RestNotices {
 /// Shortest time between two notifications of one stream: a flood at the upstream is none here.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-impl RestNotices {
-    pub(crate) fn new(mut changes: watch::Receiver<RestChanges>, lists: RestLists) -> Self {
+impl PassthroughNotices {
+    pub(crate) fn new(
+        mut changes: watch::Receiver<PassthroughChanges>,
+        lists: PassthroughLists,
+    ) -> Self {
         let announced = *changes.borrow_and_update();
         Self { changes, lists, announced, due: Instant::now() }
     }
 
     /// The same for a client whose stream was interrupted: it may have missed changes of lists.
     pub(crate) fn resumed(mut self) -> Self {
-        let RestChanges { tools, resources } = self.announced;
-        self.announced =
-            RestChanges { tools: tools.wrapping_sub(1), resources: resources.wrapping_sub(1) };
+        let PassthroughChanges { tools, resources } = self.announced;
+        self.announced = PassthroughChanges {
+            tools: tools.wrapping_sub(1),
+            resources: resources.wrapping_sub(1),
+        };
         self
     }
 
     /// The lists whose changes are announced.
-    pub(crate) fn lists(&self) -> RestLists {
+    pub(crate) fn lists(&self) -> PassthroughLists {
         self.lists
     }
 
@@ -71,9 +76,9 @@ mod tests {
 
     #[tokio::test]
     async fn after_an_interruption_each_list_is_announced_once() {
-        let (_sender, changes) = watch::channel(RestChanges::default());
-        let lists = RestLists { tools: true, resources: true };
-        let mut notices = RestNotices::new(changes, lists).resumed();
+        let (_sender, changes) = watch::channel(PassthroughChanges::default());
+        let lists = PassthroughLists { tools: true, resources: true };
+        let mut notices = PassthroughNotices::new(changes, lists).resumed();
         let announced = [notices.next().await, notices.next().await];
         assert_eq!(announced, [TOOLS_LIST_CHANGED, RESOURCES_LIST_CHANGED]);
         let more = tokio::time::timeout(Duration::ZERO, notices.next()).await;
@@ -82,9 +87,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_flood_of_changes_is_one_notification_a_second() {
-        let (sender, changes) = watch::channel(RestChanges::default());
-        let lists = RestLists { tools: true, resources: true };
-        let mut notices = RestNotices::new(changes, lists);
+        let (sender, changes) = watch::channel(PassthroughChanges::default());
+        let lists = PassthroughLists { tools: true, resources: true };
+        let mut notices = PassthroughNotices::new(changes, lists);
         let began = Instant::now();
         let flood = async {
             loop {
