@@ -60,9 +60,6 @@ impl Edition {
 
     /// Builds the next edition, which keeps running calls, open streams, counts, and the upstreams
     /// whose configuration is the same. The sender is to be used when the new edition serves.
-    ///
-    /// # Errors
-    /// Why there is none; this one goes on as it is.
     pub(crate) async fn renew(
         &self,
         config: Config,

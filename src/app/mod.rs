@@ -379,8 +379,6 @@ impl App {
 }
 
 impl Foundation {
-    /// # Errors
-    /// The audit log cannot be opened, or the exporter of telemetry cannot be built.
     fn open(config: &Config, instances: Instances) -> io::Result<Self> {
         let telemetry = Telemetry::new(&config.telemetry).map_err(io::Error::other)?;
         let audit = match instances {

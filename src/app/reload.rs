@@ -98,9 +98,6 @@ impl App {
 
     /// Reads the configuration and applies it. A file that looks as if it had lost its end is held
     /// back, unless it has the digest `accepted`.
-    ///
-    /// # Errors
-    /// Why the configuration is rejected.
     async fn reload_from(
         &self,
         source: &ConfigSource,
@@ -243,9 +240,6 @@ impl App {
 
     /// Builds the parts that are fallible and slow, where they differ from those before: telemetry
     /// and the audit log.
-    ///
-    /// # Errors
-    /// One of them cannot be built, or not within [`PREPARE_TIMEOUT`].
     async fn prepare(
         &self,
         config: &Config,

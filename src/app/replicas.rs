@@ -33,9 +33,6 @@ const ANSWERED_AT_ONCE: usize = 4;
 const ANSWER_TIME: Duration = Duration::from_secs(4);
 
 /// Joins the cluster of the configuration; `None` without one.
-///
-/// # Errors
-/// The store cannot be used, and the configuration does not allow to start without it.
 pub(super) async fn join(
     config: &Config,
     foundation: &Foundation,

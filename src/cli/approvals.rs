@@ -362,8 +362,6 @@ fn differences(shown: &[Shown]) -> (Value, String) {
     (shown.iter().map(row).collect(), text)
 }
 
-/// # Errors
-/// An upstream offers something else than what `diff` showed with these tags.
 fn check_seen(shown: &[Shown], seen: &SeenTags) -> Result<(), Failure> {
     let is_seen =
         |shown: &Shown| seen.tags.iter().any(|seen| seen.trim_matches('"') == shown.tag());
@@ -386,9 +384,6 @@ const COLUMNS: [Column; 6] = [
 ];
 
 /// Asks on the terminal whether to do it.
-///
-/// # Errors
-/// There is no terminal, or the answer is no.
 fn confirm(what: &str) -> Result<(), Failure> {
     if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
         return Err(Failure::usage(

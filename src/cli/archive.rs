@@ -42,9 +42,6 @@ struct Outcome {
 }
 
 /// Copies what the archive does not have.
-///
-/// # Errors
-/// The log cannot be read, the archive not be written, or a record not be made; a copy differs.
 pub(super) fn run(dir: &Path, admin: &AdminApi) -> Result<(), Failure> {
     let log = log_with_keys(&admin.file.config)?.0.path;
     let cannot_write = |error: io::Error| {
@@ -102,9 +99,6 @@ fn copied(
 
 impl Recorder {
     /// Opens the log, or finds the gateway that writes it.
-    ///
-    /// # Errors
-    /// The log cannot be opened, or the gateway has no admin API.
     fn find(admin: &AdminApi) -> Result<Self, Failure> {
         let opened = match &admin.url {
             Some(_) => Err(io::ErrorKind::WouldBlock.into()),
@@ -120,9 +114,6 @@ impl Recorder {
     }
 
     /// Records a copy.
-    ///
-    /// # Errors
-    /// It is not on record.
     fn record(&self, copy: CopyStatement) -> Result<(), Failure> {
         match &self.log {
             Writer::Own(log) => {

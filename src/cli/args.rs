@@ -27,9 +27,6 @@ pub(crate) struct Cli {
 
 impl Cli {
     /// Parses the arguments of this process.
-    ///
-    /// # Errors
-    /// If the arguments are invalid, and for `--help`.
     pub(super) fn read() -> Result<Self, clap::Error> {
         Self::try_parse()
     }

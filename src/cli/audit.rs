@@ -156,9 +156,6 @@ fn disabled() -> Failure {
 }
 
 /// Returns `[audit]` of a configuration file, with the keys of its log.
-///
-/// # Errors
-/// The log is disabled, or has no key.
 pub(super) fn log_with_keys(config: &Path) -> Result<(Audit, Keys), Failure> {
     let audit = load_audit(config)?.ok_or_else(disabled)?;
     let key = audit.key().map_err(|error| Failure::new(error.to_string()))?;

@@ -293,9 +293,6 @@ const UNKNOWN_PROMPT: &str = r#""reason":"unknown_prompt""#;
 
 /// Checks that a prompt has these arguments. A value that is not among the choices of its argument
 /// is reported on standard error.
-///
-/// # Errors
-/// The first unknown argument, with the nearest names.
 fn check_arguments(prompt: &Value, arguments: &[(String, String)]) -> Result<(), String> {
     let name = printable(prompt["name"].as_str().unwrap_or_default());
     let known: Vec<&str> = prompt["arguments"]

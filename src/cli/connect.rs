@@ -13,9 +13,6 @@ use base::platform::disk;
 use config::durable_file::{self, Readers};
 
 /// Prints the entry, or writes it into the host's file.
-///
-/// # Errors
-/// The entry cannot be made for this host, or its file cannot be read, understood or written.
 pub(super) fn run(connect: &ConnectArgs) -> Result<(), Failure> {
     let reach = Reach::find(&connect.file);
     if let Some(mistakes) = &reach.addresses.mistakes {
@@ -60,9 +57,6 @@ pub(super) fn run(connect: &ConnectArgs) -> Result<(), Failure> {
 }
 
 /// Checks that the configuration file has the view, unless --url names another gateway.
-///
-/// # Errors
-/// It has not, with those that it has.
 fn check_view(view: &str, connect: &ConnectArgs, reach: &Reach) -> Result<(), Failure> {
     let views = &reach.addresses.views;
     if connect.url.is_some() || views.iter().any(|known| known == view) {

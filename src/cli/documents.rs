@@ -28,8 +28,6 @@ pub(super) fn completions(shell: Shell) -> Result<(), Failure> {
     print(String::from_utf8_lossy(&script).trim_end())
 }
 
-/// # Errors
-/// There is no such command.
 pub(super) fn man(command: Option<&str>) -> Result<(), Failure> {
     let mut root = Cli::command();
     root.build();

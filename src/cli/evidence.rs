@@ -17,9 +17,6 @@ const PATH: &str = "/api/v1/evidence";
 /// Asks the replicas through the gateway that runs with a configuration file, and names on standard
 /// error those that did not answer. `None` if there is no cluster, or the files of this replica are
 /// wanted or all that can be had: then they answer.
-///
-/// # Errors
-/// One replica is wanted, and cannot be asked; or none of them has answered.
 pub(super) fn ask(
     file: &ConfigFile,
     records: &Records,

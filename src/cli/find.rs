@@ -80,9 +80,6 @@ fn show(found: &SearchResult, as_json: bool) -> Result<(), Failure> {
 }
 
 /// Returns a line for each criterion that no entry of the period has: it may be misspelt.
-///
-/// # Errors
-/// The log cannot be read.
 fn unmatched(dir: &Path, wanted: &Find) -> io::Result<Vec<String>> {
     let period = || Find { from: wanted.from, to: wanted.to, ..Find::default() };
     let Find { caller, prompt, upstream, outcome, event, .. } = wanted.clone();
@@ -106,9 +103,6 @@ fn unmatched(dir: &Path, wanted: &Find) -> io::Result<Vec<String>> {
 }
 
 /// Prints new entries until standard output is closed.
-///
-/// # Errors
-/// The log cannot be read, or standard output cannot be written.
 fn follow(mut live: Live, wanted: &Find, args: &FindQuery) -> Result<(), Failure> {
     loop {
         let read = live.poll(wanted);

@@ -18,8 +18,6 @@ use super::status::egress;
 /// Longest wait for the answer: checks of containers give up after a few seconds, too.
 const TIMEOUT: Duration = Duration::from_secs(4);
 
-/// # Errors
-/// The gateway does not answer, or is not ready.
 pub(super) fn run(health: &Health) -> Result<(), Failure> {
     let reach = Reach::find(&health.file);
     let path = if health.live { "/livez" } else { "/readyz" };

@@ -32,10 +32,6 @@ pub(super) fn run(file: &Path) -> Result<(), Failure> {
 }
 
 /// Reads the configuration of a host.
-///
-/// # Errors
-/// The file cannot be read, is not JSON (comments and trailing commas are allowed), or lists no
-/// servers.
 pub(super) fn read(file: &Path) -> Result<Imported, Failure> {
     let shown = file.display();
     let text = disk::read_text(file)

@@ -117,9 +117,6 @@ async fn set_here(app: &App, wanted: &Wanted<'_>) -> Result<Value, Failure> {
 }
 
 /// The prompt of this name.
-///
-/// # Errors
-/// There is none; with the one that may be meant.
 fn named<'a>(prompts: &'a Value, name: &str) -> Result<&'a Value, Failure> {
     let mut all = prompts.as_array().into_iter().flatten();
     all.find(|prompt| prompt["name"] == name).ok_or_else(|| unknown(name, prompts))

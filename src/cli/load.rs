@@ -7,18 +7,12 @@ use super::failure::Failure;
 use config::{Config, ConfigError};
 
 /// Loads the configuration file at `path`.
-///
-/// # Errors
-/// All mistakes in the configuration, or how to create the file if it does not exist.
 pub(super) fn load(path: &Path) -> Result<Config, Failure> {
     demand(path)?;
     Ok(load_supervised(path)?)
 }
 
 /// Demands that the configuration file at `path` exists.
-///
-/// # Errors
-/// How to create it.
 pub(super) fn demand(path: &Path) -> Result<(), Failure> {
     if path.exists() {
         return Ok(());
@@ -32,9 +26,6 @@ pub(super) fn demand(path: &Path) -> Result<(), Failure> {
 
 /// Loads the configuration file at `path` for a gateway whose child processes this binary
 /// supervises.
-///
-/// # Errors
-/// All mistakes in the configuration, or that the file cannot be read.
 pub(super) fn load_supervised(path: &Path) -> Result<Config, ConfigError> {
     let mut config = Config::load(path)?;
     // Looked up once: an upgrade that replaces the binary changes the name that the system reports,

@@ -42,9 +42,6 @@ const PATIENCE: Duration = Duration::from_secs(600);
 const REVOCATION: Duration = Duration::from_secs(20);
 
 /// Signs in to an upstream, and stores the grant of its provider.
-///
-/// # Errors
-/// The upstream takes no sign-in, the provider refuses, or the login cannot be kept.
 pub(super) fn run(options: &LoginArgs) -> Result<(), Failure> {
     let config = load(&options.file.config)?;
     let upstream = upstream(&config, &options.upstream)?;
@@ -81,9 +78,6 @@ pub(super) fn run(options: &LoginArgs) -> Result<(), Failure> {
 }
 
 /// Lists the sign-ins of all upstreams that need one.
-///
-/// # Errors
-/// The configuration has mistakes, or the store of the cluster cannot be reached.
 pub(super) fn list(path: &Path, output: &Output) -> Result<(), Failure> {
     let config = load(path)?;
     let now = UnixSeconds::from(SystemTime::now());
@@ -145,10 +139,6 @@ async fn row(
 }
 
 /// Ends a sign-in: at the provider, where it supports revocation, and here.
-///
-/// # Errors
-/// There is none, or it cannot be removed. A failed revocation at the provider is no error, but is
-/// printed.
 pub(super) fn end(options: &Logout) -> Result<(), Failure> {
     let config = load(&options.file.config)?;
     let upstream = upstream(&config, &options.upstream)?;
@@ -173,9 +163,6 @@ pub(super) fn end(options: &Logout) -> Result<(), Failure> {
 }
 
 /// Removes the login of an upstream, and returns it, unless it cannot be opened.
-///
-/// # Errors
-/// There is none, or it cannot be removed.
 async fn remove(store: &LoginStore, id: &str) -> Result<Option<StoredLogin>, Failure> {
     // Without the lock, a renewal at the same time would leave new tokens behind: only the replaced
     // ones would be revoked.
@@ -243,9 +230,6 @@ pub(crate) fn store(
 
 /// The sign-ins in the store of the cluster, for as long as the runtime lives; `None` without a
 /// cluster.
-///
-/// # Errors
-/// `cluster.ca` cannot be used.
 pub(super) fn shared_logins(config: &Config) -> Result<Option<Arc<SharedLogins>>, Failure> {
     let cluster = config.cluster.clone();
     let supervisor = Supervisor::new(TaskTracker::new(), CancellationToken::new());

@@ -11,18 +11,12 @@ use domain::name::is_hidden;
 
 impl Output {
     /// Prints `json` with `--json`, else `text`.
-    ///
-    /// # Errors
-    /// As [`print()`].
     pub(super) fn print(&self, json: &Value, text: &str) -> Result<(), Failure> {
         if self.json { print_json(json) } else { print(text) }
     }
 }
 
 /// Prints JSON, laid out for people, without a character that controls a terminal.
-///
-/// # Errors
-/// As [`print()`].
 pub(super) fn print_json(json: &Value) -> Result<(), Failure> {
     print(&printable_json(&format!("{json:#}")))
 }
@@ -45,9 +39,6 @@ pub(super) fn printable_json(json: &str) -> String {
 
 /// Prints a text and a line feed to standard output. A reader that closed the pipe (`| head`) is
 /// not an error.
-///
-/// # Errors
-/// If standard output cannot be written for another reason, such as a full disk.
 pub(super) fn print(text: &str) -> Result<(), Failure> {
     match writeln!(io::stdout().lock(), "{text}") {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {

@@ -8,9 +8,6 @@ use super::failure::Failure;
 impl Period {
     /// Returns the begin, `default` before now if none is given, and the end, which is now if none
     /// is given.
-    ///
-    /// # Errors
-    /// If one of them is no time, or the end is before the begin.
     pub(super) fn range(
         &self,
         default: &str,

@@ -33,9 +33,6 @@ impl Reach {
 
     /// Returns the URL of the main endpoint. `url` is the one that is given: without a path, the
     /// path of the configuration file counts.
-    ///
-    /// # Errors
-    /// `url` is not one.
     pub(super) fn endpoint(&self, url: Option<&str>) -> Result<String, Failure> {
         match url {
             Some(url) => self.with_path(url),
@@ -58,17 +55,11 @@ impl Reach {
     }
 
     /// Returns the URL of the admin API that a command was given.
-    ///
-    /// # Errors
-    /// As [`Reach::admin`].
     pub(super) fn admin_of(admin: &AdminApi) -> Result<String, Failure> {
         Self::find(&admin.file).admin(admin.url.as_deref())
     }
 
     /// Returns the URL of the admin API.
-    ///
-    /// # Errors
-    /// `url` is not one, or the API is disabled.
     pub(super) fn admin(&self, url: Option<&str>) -> Result<String, Failure> {
         if let Some(url) = url {
             return Ok(url.trim_end_matches('/').to_owned());

@@ -10,9 +10,6 @@ use super::runtime::runtime;
 use super::status::{fetch_once, send_once};
 
 /// Asks for a reload; accepts the file that is held back if `accept` is set.
-///
-/// # Errors
-/// The gateway cannot be reached or refuses, or the file is rejected.
 pub(super) fn run(accept: bool, admin: &AdminApi) -> Result<(), Failure> {
     let url = Reach::admin_of(admin)?;
     let reloads = runtime()?.block_on(async {

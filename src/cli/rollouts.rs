@@ -12,9 +12,6 @@ use super::status::{fetch_once, send_once};
 const PATH: &str = "/api/v1/rollouts";
 
 /// Runs one of the commands.
-///
-/// # Errors
-/// The gateway cannot be reached, or refuses.
 pub(super) fn run(command: &RolloutsCommand) -> Result<(), Failure> {
     match command {
         RolloutsCommand::List(admin) => {

@@ -8,9 +8,6 @@ use super::failure::Failure;
 
 /// Builds a multi-threaded runtime, with a thread more than there are cores: the audit log holds at
 /// most one of them with a disk that hangs.
-///
-/// # Errors
-/// If the system gives no thread or file descriptor.
 pub(super) fn runtime() -> Result<Runtime, Failure> {
     let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
     let runtime = Builder::new_multi_thread().worker_threads(cores + 1).enable_all().build();

@@ -49,25 +49,16 @@ pub(super) fn run(admin: &AdminApi) -> Result<(), Failure> {
 }
 
 /// Returns one document of the admin API.
-///
-/// # Errors
-/// It cannot be had; the message says what to do.
 pub(super) async fn fetch_once(url: &str, path: &str) -> Result<Value, Failure> {
     fetch(&egress()?, url, path).await
 }
 
 /// Posts a JSON document to the admin API, and returns the answer.
-///
-/// # Errors
-/// It cannot be sent, or is refused; the message says what to do.
 pub(super) async fn send_once(url: &str, path: &str, body: &Value) -> Result<Value, Failure> {
     request_once(&egress()?, url, path, post(path, body)).await
 }
 
 /// Posts a JSON document that is based on what has these entity tags, and returns the answer.
-///
-/// # Errors
-/// As [`send_once`]; or it is no longer the same.
 pub(super) async fn send_if_match(
     url: &str,
     path: &str,
@@ -80,9 +71,6 @@ pub(super) async fn send_if_match(
 }
 
 /// Puts a JSON document that is based on what has this entity tag, and returns the answer.
-///
-/// # Errors
-/// As [`send_if_match`].
 pub(super) async fn put_if_match(
     url: &str,
     path: &str,

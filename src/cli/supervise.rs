@@ -30,9 +30,6 @@ const KILL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Runs `command` under supervision until it exits or `parent`, a process id, has exited. Returns
 /// the exit code of the command.
-///
-/// # Errors
-/// If the parent has exited already, or the system refuses to start a process.
 pub(super) fn run(parent: i32, command: &[String]) -> Result<ExitCode, Failure> {
     end_with_parent(parent, Signal::TERM)?;
     // Descendants that lose their parent become children of this process, which can then find them.
@@ -45,9 +42,6 @@ pub(super) fn run(parent: i32, command: &[String]) -> Result<ExitCode, Failure> 
 
 /// Replaces this process, a child of the supervisor, by `command`. The process is killed when the
 /// supervisor dies: a dead supervisor cannot send SIGTERM first.
-///
-/// # Errors
-/// If the supervisor has exited already, or the program cannot be executed. Returns only then.
 pub(super) fn exec(parent: i32, command: &[String]) -> Result<ExitCode, Failure> {
     end_with_parent(parent, Signal::KILL)?;
     let [program, arguments @ ..] = command else {

@@ -45,9 +45,6 @@ pub enum RuleCallers {
 impl Rule {
     /// The patterns of URIs that are not in normal form, in which resources of `[passthrough]` are named,
     /// in that form.
-    ///
-    /// # Errors
-    /// The mistakes in patterns that have none.
     fn respelled(&self) -> Result<Vec<Glob>, Vec<String>> {
         if !self.methods.contains(&Method::Passthrough) {
             return Ok(Vec::new());
@@ -68,9 +65,6 @@ impl Rule {
     }
 
     /// Returns the rule as a Cedar policy.
-    ///
-    /// # Errors
-    /// The mistakes in patterns of URIs.
     pub(crate) fn policy_text(&self) -> Result<String, Vec<String>> {
         let effect = match self.effect {
             Effect::Allow => "permit",

@@ -76,9 +76,6 @@ fn document(state: &AdminState, rows: &[ApprovalRow]) -> Value {
 /// Returns the document of `/api/v1/approvals/{name}`: the prompt as its upstream offers it
 /// now, with the texts, the difference to the approved version, and the tag for a decision on
 /// exactly that.
-///
-/// # Errors
-/// There is no such prompt, or it cannot be examined in time.
 pub(super) async fn one(state: &AdminState, name: &str, until: Instant) -> Result<Value, NotShown> {
     let Shown { examined, tag } = show(state, name, until).await?;
     let approvals = state.approvals.clone();
@@ -104,9 +101,6 @@ pub(super) async fn uses_of(state: &AdminState, name: &str, until: Instant) -> R
 }
 
 /// Examines a prompt for a person who may decide on it.
-///
-/// # Errors
-/// As [`one`].
 pub(super) async fn show(
     state: &AdminState,
     name: &str,
@@ -122,10 +116,6 @@ pub(super) async fn show(
 
 /// Carries a decision out. `if_match` is the entity tag of the document on which it is based
 /// (RFC 9110, section 13.1.1); for one prompt, the tag of its row, page or document will do.
-///
-/// # Errors
-/// The version that was shown is outdated, a prompt is unknown, or the lock file cannot be
-/// changed.
 pub(super) async fn decide(
     state: &AdminState,
     action: Action,
@@ -169,9 +159,6 @@ pub(super) async fn decide(
 
 /// Returns what the tag names: the examination that was shown, or a new one with the same
 /// digests.
-///
-/// # Errors
-/// The version that was shown is outdated.
 async fn decided_on(
     state: &AdminState,
     action: &Action,

@@ -28,9 +28,6 @@ fn labelled(replicas: &[Replica]) -> Vec<LabelledReplica> {
 }
 
 /// Returns the one replica whose label or id is `wanted`, or begins so as no other does.
-///
-/// # Errors
-/// There is none, or several are, with their labels.
 fn chosen(replicas: Vec<LabelledReplica>, wanted: &str) -> Result<LabelledReplica, String> {
     let all = |is_meant: fn(&str, &str) -> bool| {
         let texts = |(label, id): &LabelledReplica| [label.clone(), id.to_string()];

@@ -28,9 +28,6 @@ pub(super) fn all(state: &AdminState) -> Value {
 }
 
 /// Moves a label. `if_match` is the tag of the prompt in that document (RFC 9110, section 13.1.1).
-///
-/// # Errors
-/// There is no such prompt, its labels are others by now, or the move is refused.
 pub(super) async fn put(
     state: &AdminState,
     [name, label]: [&str; 2],

@@ -340,8 +340,6 @@ impl AdminServer {
         }
     }
 
-    /// # Errors
-    /// The visitor has not the role that a route takes, with what to do.
     fn check_role(&self, route: &Route, visitor: &Visitor) -> PageResult<()> {
         let needed = route.role.unwrap_or(Role::Viewer);
         if visitor.role >= needed {
@@ -468,9 +466,6 @@ async fn beside_calls_within<T: Send + 'static>(
 }
 
 /// Writes a page into its frame.
-///
-/// # Errors
-/// The page cannot be written.
 fn html(page: &dyn AnyPage, visitor: &Visitor, gateway: &str) -> PageResult<AdminAnswer> {
     let frame = ConsoleFrame {
         title: &page.title(),

@@ -208,9 +208,6 @@ impl Approvals {
     }
 
     /// Reads the source of a library prompt again.
-    ///
-    /// # Errors
-    /// Why it cannot be read.
     async fn source_of(&self, upstream: &UpstreamId, place: SourcePlace) -> Result<String, String> {
         let (folder, file) = match place {
             SourcePlace::File { folder, path } => (folder, path),

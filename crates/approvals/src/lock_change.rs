@@ -160,9 +160,6 @@ fn apply(
 
 /// Returns the approved version with variants that were found, by their digests or the beginnings
 /// of these.
-///
-/// # Errors
-/// Why a variant cannot be approved.
 fn with_variants(
     examined: &Examined,
     approval: &Approval,

@@ -154,8 +154,6 @@ impl<'a> PromptProbe<'a> {
         }
     }
 
-    /// # Errors
-    /// As for a get.
     async fn probe_twice(&self, arguments: &str) -> Result<ProbedText, Fault> {
         let text = self.once(ProbeRequest::Text(arguments)).await?;
         let again = self.once(ProbeRequest::Text(arguments)).await?;
@@ -164,9 +162,6 @@ impl<'a> PromptProbe<'a> {
 
     /// Learns a template: two texts for markers of different lengths must have the same constant
     /// parts. Where an upstream refuses letters, it is asked with digits, and with URLs.
-    ///
-    /// # Errors
-    /// As for a get.
     async fn probe_template(&self, arguments: &TemplateArguments) -> Result<ProbedText, Fault> {
         let mut refusal = None;
         for form in MarkerForm::ALL {
@@ -251,9 +246,6 @@ impl<'a> PromptProbe<'a> {
 
     /// One call, recorded and limited like any other. Waits where a limit refuses it, if there is
     /// time.
-    ///
-    /// # Errors
-    /// As for a get.
     pub(super) async fn once(&self, asked: ProbeRequest<'_>) -> Result<String, Fault> {
         let router = &self.approvals.router;
         let deadline = Instant::now() + router.request_timeout();

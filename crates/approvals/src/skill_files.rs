@@ -40,9 +40,6 @@ impl PromptProbe<'_> {
     }
 
     /// Reads one file by its public URI.
-    ///
-    /// # Errors
-    /// Why the bytes of its entry cannot be had.
     async fn file(&self, file: &SkillFile, uri: &str) -> Result<Object, String> {
         let result = self.once(ProbeRequest::File { file, uri }).await;
         let result = result.map_err(|fault| fault.diagnosis())?;

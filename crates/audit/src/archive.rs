@@ -169,10 +169,6 @@ impl SegmentCopy {
 
 impl CopyStatement {
     /// Returns the record of the copy, once its text has proven to be that of the segment.
-    ///
-    /// # Errors
-    /// [`io::ErrorKind::NotFound`] if the segment has left or is not closed,
-    /// [`io::ErrorKind::InvalidData`] if the text differs; else when the segment cannot be read.
     fn event(&self, log: &Path) -> io::Result<AuditEvent> {
         let closed = ClosedSegment::find(log, self.segment)?;
         if text_digest(SegmentReader::open(log, self.segment)?)? != self.sha256 {
@@ -202,9 +198,6 @@ impl CopyStatement {
 }
 
 /// Compares the copy of a segment in another folder with the segment.
-///
-/// # Errors
-/// As [`Archive::state`].
 pub(crate) fn copy_state(log: &Path, archive: &Path, number: u64) -> io::Result<CopyState> {
     let (name, original) = open_stored(log, number)?;
     let (copied_name, copy) = match open_stored(archive, number) {

@@ -19,9 +19,6 @@ pub(crate) struct ClosedSegment {
 
 impl ClosedSegment {
     /// Reads where a segment begins and ends, by its header and by that of the segment `next`.
-    ///
-    /// # Errors
-    /// When one of the two cannot be read.
     pub(crate) fn read(folder: &Path, number: u64, next: u64) -> io::Result<Self> {
         let first_seq = read_header(folder, number)?.previous.seq + 1;
         let last = read_header(folder, next)?.previous;
@@ -29,10 +26,6 @@ impl ClosedSegment {
     }
 
     /// Finds a segment of a log.
-    ///
-    /// # Errors
-    /// [`io::ErrorKind::NotFound`] if it is not in the folder, or is the one that is written; else
-    /// as [`ClosedSegment::read`].
     pub(crate) fn find(folder: &Path, number: u64) -> io::Result<Self> {
         let numbers = segment_numbers(folder)?;
         let at = numbers.binary_search(&number).ok();

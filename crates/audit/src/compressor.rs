@@ -103,9 +103,6 @@ fn run(folder: &Path, current: u64, work: &Running) {
 
 /// Compresses a closed segment. The plain file is removed once the compressed one is on the disk,
 /// unless `stops` says so before.
-///
-/// # Errors
-/// When a file cannot be read, written or renamed. The plain file is there then.
 pub(super) fn compress(folder: &Path, number: u64, stops: &dyn Fn() -> bool) -> io::Result<()> {
     let plain = folder.join(segment_name(number));
     let compressed = folder.join(compressed_name(number));

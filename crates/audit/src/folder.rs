@@ -64,10 +64,6 @@ const SEGMENT_PREFIX: &str = "audit-";
 
 impl LogFolder {
     /// Opens and locks the folder; creates it if it does not exist.
-    ///
-    /// # Errors
-    /// When the folder or a segment is a link or belongs to another user (`PermissionDenied`), or
-    /// another process writes into the folder (`WouldBlock`).
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         disk::create_dir_all(path, Readers::Owner)?;
         check_owner(path, FileKind::Folder)?;
@@ -103,17 +99,11 @@ impl LogFolder {
     }
 
     /// Returns the file names of the segments, oldest first.
-    ///
-    /// # Errors
-    /// When the folder cannot be read.
     pub(crate) fn segments(&self) -> io::Result<Vec<String>> {
         segments(&self.path)
     }
 
     /// Returns the size of all segments, in bytes.
-    ///
-    /// # Errors
-    /// When the folder or a segment cannot be read.
     pub(crate) fn total(&self) -> io::Result<u64> {
         let length = |name: String| match disk::metadata(&self.path.join(name)) {
             // It was compressed, or has left, meanwhile.
@@ -124,9 +114,6 @@ impl LogFolder {
     }
 
     /// Creates a segment atomically: it is written and synced under a temporary name first.
-    ///
-    /// # Errors
-    /// When the file cannot be written, synced or renamed. It may exist after a failed rename.
     pub(crate) fn create(&self, name: &str, content: &[u8]) -> io::Result<LogSegment> {
         let temporary = self.path.join(TEMPORARY_FILE);
         let made = self.write_whole(&temporary, name, content);
@@ -152,9 +139,6 @@ impl LogFolder {
     }
 
     /// Opens an existing segment to append to it.
-    ///
-    /// # Errors
-    /// When the file cannot be opened.
     pub(crate) fn reopen(&self, name: &str) -> io::Result<LogSegment> {
         let options = OpenOptions { append: true, ..OpenOptions::private() };
         let file = options.open(&self.path.join(name))?;
@@ -164,9 +148,6 @@ impl LogFolder {
     }
 
     /// Truncates a segment to `bytes`, with a new handle. A shorter file stays as it is.
-    ///
-    /// # Errors
-    /// When the file cannot be opened or truncated.
     pub(crate) fn truncate(&self, name: &str, bytes: u64) -> io::Result<()> {
         let options = OpenOptions { write: true, ..OpenOptions::default() };
         let file = options.open(&self.path.join(name))?;
@@ -174,9 +155,6 @@ impl LogFolder {
     }
 
     /// Removes a segment, plain and compressed.
-    ///
-    /// # Errors
-    /// When the file cannot be removed, or the folder not synced.
     pub(crate) fn remove(&self, number: u64) -> io::Result<()> {
         for name in [segment_name(number), compressed_name(number)] {
             match disk::remove_file(&self.path.join(name)) {
@@ -188,9 +166,6 @@ impl LogFolder {
     }
 
     /// Appends the bytes of an incomplete record to a file of their own.
-    ///
-    /// # Errors
-    /// When the file cannot be written or synced.
     pub(crate) fn save_torn(&self, name: &str, content: &[u8]) -> io::Result<()> {
         let options = OpenOptions { create: true, append: true, ..OpenOptions::private() };
         let mut file = options.open(&self.path.join(name))?;
@@ -215,9 +190,6 @@ impl LogFolder {
 
     /// Renames a file that has the name of a segment but is none, so that it does not count as one.
     /// Returns its new name.
-    ///
-    /// # Errors
-    /// When the file cannot be renamed.
     pub(crate) fn set_aside(&self, name: &str) -> io::Result<String> {
         let mut aside = format!("{name}.aside");
         for number in 2.. {
@@ -234,9 +206,6 @@ impl LogFolder {
 
 impl LogSegment {
     /// Appends bytes.
-    ///
-    /// # Errors
-    /// When the write fails; any part of the bytes may have been written.
     pub(crate) fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
         at(&self.failpoints, FailPoint::BeforeWrite)?;
         let allowed = match &self.failpoints {
@@ -253,9 +222,6 @@ impl LogSegment {
     }
 
     /// Returns a sync of this segment.
-    ///
-    /// # Errors
-    /// When the file handle cannot be cloned.
     pub(crate) fn pending_sync(&self) -> io::Result<PendingSync> {
         Ok(PendingSync { file: self.file.try_clone()?, failpoints: self.failpoints.clone() })
     }
@@ -263,9 +229,6 @@ impl LogSegment {
 
 impl PendingSync {
     /// Syncs everything that is written by now to the disk.
-    ///
-    /// # Errors
-    /// When the sync fails.
     pub(crate) fn run(self) -> io::Result<()> {
         at(&self.failpoints, FailPoint::BeforeSync)?;
         self.file.sync_data()?;
@@ -293,25 +256,16 @@ pub(crate) fn segment_number(name: &str) -> Option<u64> {
 /// Returns the file names of the segments in a folder, oldest first; of one that is there plain and
 /// compressed, the compressed one, which is complete. A gateway may write into the folder at the
 /// same time.
-///
-/// # Errors
-/// When the folder cannot be read.
 pub(crate) fn segments(path: &Path) -> io::Result<Vec<String>> {
     Ok(numbered_segments(path)?.into_iter().map(|(_, name)| name).collect())
 }
 
 /// Returns the numbers of the segments in a folder, oldest first.
-///
-/// # Errors
-/// When the folder cannot be read.
 pub(crate) fn segment_numbers(path: &Path) -> io::Result<Vec<u64>> {
     Ok(numbered_segments(path)?.into_iter().map(|(number, _)| number).collect())
 }
 
 /// Opens the file of a segment, compressed if there is such a one, and returns its name.
-///
-/// # Errors
-/// When it cannot be opened; [`io::ErrorKind::NotFound`] if there is none.
 pub(crate) fn open_stored(path: &Path, number: u64) -> io::Result<(String, File)> {
     // The plain file may be compressed meanwhile.
     let names = [compressed_name(number), segment_name(number), compressed_name(number)];

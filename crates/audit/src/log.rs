@@ -84,9 +84,6 @@ impl Log {
     }
 
     /// Opens the log, which continues where `recovered` ended.
-    ///
-    /// # Errors
-    /// When the last segment cannot be opened, or the first one not created.
     pub(crate) fn new(
         folder: LogFolder,
         keys: Arc<Keys>,
@@ -128,10 +125,6 @@ impl Log {
     }
 
     /// Appends records: all of them, or none that counts as written.
-    ///
-    /// # Errors
-    /// When they could be written neither to the segment nor to a new one. Unsynced lines of
-    /// earlier calls are kept, to be written again.
     pub(crate) fn append<'a>(
         &mut self,
         records: impl Iterator<Item = (&'a AuditEvent, Stamp)>,
@@ -145,9 +138,6 @@ impl Log {
 
     /// Appends records as [`Log::append`] does, by one write to the segment and nothing else: a
     /// caller waits for no more.
-    ///
-    /// # Errors
-    /// When they could not be written to the segment, which is abandoned then.
     pub(crate) fn append_to_segment<'a>(
         &mut self,
         records: impl Iterator<Item = (&'a AuditEvent, Stamp)>,
@@ -202,9 +192,6 @@ impl Log {
     }
 
     /// Skips the sequence numbers of the records of a gap, and records which ones.
-    ///
-    /// # Errors
-    /// As [`Log::append`].
     pub(crate) fn append_gap(&mut self, gap: &Gap, now: Stamp) -> io::Result<()> {
         let from = self.head.seq + 1;
         let to = self.head.seq + gap.count;
@@ -235,9 +222,6 @@ impl Log {
     }
 
     /// Applies the outcome of a sync. After a failure the lines are written to a new segment.
-    ///
-    /// # Errors
-    /// When the sync failed, and the lines could not be written to a new segment either.
     pub(crate) fn end_sync(&mut self, synced: io::Result<()>, now: Stamp) -> io::Result<()> {
         let Some(mark) = self.syncing.take() else {
             return Ok(());
@@ -262,9 +246,6 @@ impl Log {
     }
 
     /// Syncs all unsynced lines, and blocks until that has ended.
-    ///
-    /// # Errors
-    /// As [`Log::end_sync`].
     pub(crate) fn sync(&mut self, now: Stamp) -> io::Result<()> {
         match self.begin_sync() {
             Some(syncing) => self.end_sync(syncing.and_then(PendingSync::run), now),
@@ -298,9 +279,6 @@ impl Log {
 
     /// Ends the segment with a checkpoint and starts the next one. The caller ensures that no sync
     /// is under way.
-    ///
-    /// # Errors
-    /// When the checkpoint, the sync or the next segment fails.
     pub(crate) fn rotate(&mut self, now: Stamp) -> io::Result<Checkpoint> {
         let signed = self.sign(now)?;
         self.sync(now)?;
@@ -309,9 +287,6 @@ impl Log {
     }
 
     /// Removes a segment. The caller has recorded the removal before.
-    ///
-    /// # Errors
-    /// When the file cannot be removed.
     pub(crate) fn remove(&mut self, number: u64) -> io::Result<()> {
         self.folder.remove(number)?;
         self.total = self.folder.total()?;
@@ -339,9 +314,6 @@ impl Log {
     }
 
     /// Signs the head, and records the signature as a checkpoint.
-    ///
-    /// # Errors
-    /// As [`Log::append`].
     pub(crate) fn sign(&mut self, now: Stamp) -> io::Result<Checkpoint> {
         let statement = Statement::of(&self.head, self.number, self.headers);
         let checkpoint = statement.sign(&self.writer.instance, &self.keys);
@@ -405,9 +377,6 @@ impl Log {
     }
 
     /// Starts the next segment with all lines that are not known to be on the disk.
-    ///
-    /// # Errors
-    /// When a sync of the segment before is still under way, or the file cannot be created.
     fn start_segment(&mut self, now: Stamp) -> io::Result<()> {
         if self.syncing.is_some() {
             let why = self.abandon_reason.as_deref().unwrap_or_default();

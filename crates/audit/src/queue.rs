@@ -270,10 +270,6 @@ impl Queue {
     /// Adds a record that `holder` waits for, and right before it the record `before`: both or
     /// none. Returns what to wait for; `None` where the log is down or full and calls continue
     /// unrecorded.
-    ///
-    /// # Errors
-    /// When the queue is closed; and when the log is down, or there is no room for the holder, and
-    /// calls are refused then.
     pub(super) fn submit(
         &self,
         holder: &Holder,
@@ -556,9 +552,6 @@ pub(super) struct UnwrittenEntries {
 
 impl PendingRecord {
     /// Returns the outcome; `None` if the record is refused. A disk that hangs makes no call hang.
-    ///
-    /// # Errors
-    /// When it is not known within `audit.timeout`.
     pub(super) async fn outcome(mut self, queue: &Queue) -> Result<Option<WriteOutcome>, Elapsed> {
         match self.written.try_recv() {
             Err(TryRecvError::Empty) => {

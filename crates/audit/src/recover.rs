@@ -48,9 +48,6 @@ pub(crate) struct SetAside {
 
 /// Finds the end of the log in a folder. Files that are no segments are set aside, and all bytes
 /// after the last complete record are moved to a `.torn` file.
-///
-/// # Errors
-/// When a file cannot be read, written or renamed, or the log was written with another key.
 pub(crate) fn recover(folder: &LogFolder, keys: &Keys) -> io::Result<Recovered> {
     let boot = hex(&random::<8>());
     let aside = set_aside_strangers(folder)?;
@@ -141,9 +138,6 @@ fn set_aside_strangers(folder: &LogFolder) -> io::Result<Vec<SetAside>> {
 const MAX_LOST: u64 = 1 << 50;
 
 /// Reads the header of a segment.
-///
-/// # Errors
-/// When the file cannot be read, or does not start with a header (`InvalidData`).
 pub(crate) fn read_header(folder: &Path, number: u64) -> io::Result<SegmentHeader> {
     let line = first_line_of(folder, number)?;
     let header = first_line(&line).and_then(|line| SegmentHeader::read(&line));
@@ -151,9 +145,6 @@ pub(crate) fn read_header(folder: &Path, number: u64) -> io::Result<SegmentHeade
 }
 
 /// Returns the time in the header of a segment: that at which the one before it was closed.
-///
-/// # Errors
-/// As [`read_header`].
 pub(crate) fn header_time(folder: &Path, number: u64) -> io::Result<SystemTime> {
     let line = first_line_of(folder, number)?;
     let time = first_line(&line).and_then(|line| line.string("time"));
@@ -162,9 +153,6 @@ pub(crate) fn header_time(folder: &Path, number: u64) -> io::Result<SystemTime> 
 }
 
 /// Returns the first line of a segment, with its line feed.
-///
-/// # Errors
-/// As [`SegmentReader::open`].
 pub(crate) fn first_line_of(folder: &Path, number: u64) -> io::Result<Vec<u8>> {
     SegmentReader::open(folder, number)?.first_line()
 }

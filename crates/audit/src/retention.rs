@@ -31,9 +31,6 @@ impl Retention {
     /// signature, which is added to `signed`, before the file is removed, so that an auditor
     /// without the secret can believe it. A segment that cannot be removed stays, and is tried
     /// again at the next call: records can be written all the same.
-    ///
-    /// # Errors
-    /// When a record cannot be written.
     pub(super) fn remove_surplus(
         &mut self,
         log: &mut Log,
@@ -62,9 +59,6 @@ impl Retention {
 
     /// Returns the oldest closed segment, if it must leave: beyond `keep_size`, with room for the
     /// segment that is written, or beyond `keep_for`.
-    ///
-    /// # Errors
-    /// When the folder, or one of the two oldest segments, cannot be read.
     pub(super) fn oldest_surplus(
         &mut self,
         log: &Log,

@@ -51,28 +51,18 @@ struct Blocks {
 
 impl SegmentReader {
     /// Opens a segment of a folder.
-    ///
-    /// # Errors
-    /// When it cannot be read; [`io::ErrorKind::NotFound`] if there is none,
-    /// [`io::ErrorKind::InvalidData`] if it is compressed in another way, or incomplete.
     pub(crate) fn open(folder: &Path, number: u64) -> io::Result<Self> {
         let (name, file) = open_stored(folder, number)?;
         Self::of(file, name == compressed_name(number))
     }
 
     /// Reads a file that has the text of a segment.
-    ///
-    /// # Errors
-    /// [`io::ErrorKind::InvalidData`] if it is compressed in another way, or incomplete.
     pub(crate) fn of(file: File, is_compressed: bool) -> io::Result<Self> {
         let blocks = is_compressed.then(|| Blocks::read(&file)).transpose()?;
         Ok(Self { file, blocks })
     }
 
     /// Returns the length of the text, in bytes.
-    ///
-    /// # Errors
-    /// When the file system does not tell it.
     pub(crate) fn length(&self) -> io::Result<u64> {
         match &self.blocks {
             Some(blocks) => Ok(blocks.length),
@@ -81,9 +71,6 @@ impl SegmentReader {
     }
 
     /// Returns the first line, with its line feed, and goes back to the begin.
-    ///
-    /// # Errors
-    /// When it cannot be read.
     pub(crate) fn first_line(&mut self) -> io::Result<Vec<u8>> {
         let mut line = Vec::new();
         BufReader::new(&mut *self).take(MAX_LINE as u64).read_until(b'\n', &mut line)?;
@@ -191,9 +178,6 @@ impl Blocks {
 }
 
 /// Compresses a text of at most [`BLOCK`] bytes to a member.
-///
-/// # Errors
-/// Never in practice: it is written to memory.
 pub(crate) fn compress_block(text: &[u8]) -> io::Result<Vec<u8>> {
     let mut member = MAGIC.to_vec();
     member.extend([0; HEAD - MAGIC.len()]);

@@ -35,9 +35,6 @@ const LOOK: Duration = Duration::from_secs(3600);
 
 impl SyncThread {
     /// Starts the thread. It reports the outcome of each sync to the queue.
-    ///
-    /// # Errors
-    /// When the system cannot start a thread.
     pub(super) fn start(queue: Arc<Queue>) -> io::Result<Self> {
         let jobs: Arc<Jobs> = Arc::default();
         let is_alive = Arc::new(AtomicBool::new(true));
@@ -59,9 +56,6 @@ impl SyncThread {
     }
 
     /// Hands a sync to the thread.
-    ///
-    /// # Errors
-    /// When the thread has ended.
     pub(super) fn sync(&self, job: PendingSync) -> io::Result<()> {
         let mut state = self.jobs.lock();
         if state.is_over || state.next.is_some() {

@@ -41,9 +41,6 @@ impl Tail {
     }
 
     /// Creates a reader of lines that are written from now on.
-    ///
-    /// # Errors
-    /// When the folder or its last segment cannot be read.
     pub(crate) fn at_end(path: &Path) -> io::Result<Self> {
         let Some(segment) = segment_numbers(path)?.pop() else {
             return Ok(Self::new(path, Position::default()));
@@ -65,9 +62,6 @@ impl Tail {
     /// Calls `each` with the next complete lines, without their line feeds, until about `limit`
     /// bytes are read. Returns whether the end was reached. An incomplete line at the end is read
     /// once it is complete. A segment that was removed or truncated meanwhile is skipped.
-    ///
-    /// # Errors
-    /// When the folder or a segment cannot be read; what was read before counts as read.
     pub(crate) fn read(&mut self, limit: usize, mut each: impl FnMut(&[u8])) -> io::Result<bool> {
         let mut left = limit;
         while left > 0 {
@@ -132,9 +126,6 @@ impl Tail {
 }
 
 /// Returns the id of the log in a folder; `None` if there is no segment.
-///
-/// # Errors
-/// When the folder cannot be read.
 pub(crate) fn instance(path: &Path) -> io::Result<Option<String>> {
     let numbers = match segment_numbers(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),

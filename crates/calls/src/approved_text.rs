@@ -40,9 +40,6 @@ impl VerifiedTexts {
     /// Compares the text of a checked result with what is approved. `treat` does to a result what
     /// was done to this one: an argument may be percent-encoded in a URI by a repair, say. A text
     /// of more than `most` bytes is no approved one.
-    ///
-    /// # Errors
-    /// The result's text, if the texts differ.
     pub(super) fn verify(
         &self,
         expected: &ExpectedText<'_>,

@@ -13,9 +13,6 @@ use domain::redaction::without_secrets;
 
 /// Returns the arguments of a tool under the names of the prompt's arguments; `None` where they are
 /// the same.
-///
-/// # Errors
-/// [`RequestFault::InvalidParams`] if an argument is given under both of its names.
 pub(super) fn renamed_arguments(
     owner: &Owner,
     arguments: &Document,
@@ -47,9 +44,6 @@ pub(super) fn renamed_arguments(
 const ARGUMENTS_DEPTH: usize = 2;
 
 /// Returns the arguments for the upstream where they are not those of the client.
-///
-/// # Errors
-/// The arguments do not fit the effective definition.
 pub(super) fn effective_arguments(
     routed: &RoutedCall<'_>,
     arguments: Option<&Document>,

@@ -59,9 +59,6 @@ impl BridgedRequest<'_> {
     }
 
     /// Checks the result of the upstream, and adds the messages of overlays.
-    ///
-    /// # Errors
-    /// The result is malformed, or its text is not approved.
     pub(super) async fn reply(
         self,
         router: &Router,

@@ -156,9 +156,6 @@ impl LabelledPrompts<'_> {
 }
 
 /// Returns the folder whose labels are moved.
-///
-/// # Errors
-/// They are moved elsewhere, or there is no such version.
 fn movable(prompt: &LabelledPrompt, version: u32) -> Result<PathBuf, MoveError> {
     if let Some(instead) = prompt.read_only() {
         return Err(MoveError::Refused(instead.to_owned()));

@@ -209,9 +209,6 @@ impl Router {
     }
 
     /// Lists the tools that stand for prompts.
-    ///
-    /// # Errors
-    /// As [`Lists::list`].
     async fn list_tools(
         &self,
         call: &Call,
@@ -234,9 +231,6 @@ impl Router {
     }
 
     /// Gets a prompt from its upstream, or its approved snapshot.
-    ///
-    /// # Errors
-    /// The faults of the upstream, and arguments that do not fit the effective definition.
     async fn get(
         &self,
         routed: &RoutedCall<'_>,
@@ -291,9 +285,6 @@ impl Router {
     }
 
     /// Takes a call through the gate, to the owner of its prompt.
-    ///
-    /// # Errors
-    /// As [`Gate::authorize`].
     async fn authorize<'a>(
         &'a self,
         catalog: &'a Catalog,

@@ -369,9 +369,6 @@ impl<'a> ChosenVersion<'a> {
 }
 
 /// Returns a version of a prompt.
-///
-/// # Errors
-/// Why it is not served.
 fn version<'a>(
     catalog: &'a Catalog,
     listed: &Owner,
@@ -406,9 +403,6 @@ fn version<'a>(
 
 /// Returns the version for callers outside the share: the prompt itself, where it is of this label
 /// or number, or where nothing says which version it is.
-///
-/// # Errors
-/// Why it is not served; then the prompt itself is.
 fn old_version<'a>(
     catalog: &'a Catalog,
     listed: &'a Owner,

@@ -40,9 +40,6 @@ impl Unapproved {
 
 /// Compares a checked result with the approved text. Another text is withheld where approval is
 /// enforced, and served with a note otherwise.
-///
-/// # Errors
-/// [`Kind::NotApproved`] for a text that is withheld.
 pub(super) async fn withhold_other_text(
     shared: &Arc<RouterSharedState>,
     routed: &RoutedCall<'_>,
@@ -71,9 +68,6 @@ pub(super) async fn withhold_other_text(
 }
 
 /// Compares a large result beside the calls.
-///
-/// # Errors
-/// The result's text, if the texts differ.
 async fn verify_large(
     shared: &Arc<RouterSharedState>,
     routed: &RoutedCall<'_>,
@@ -106,9 +100,6 @@ fn treated(filled: Document, origin: ResultOrigin, hidden_text: HiddenText) -> O
 
 /// Answers a get that failed with the approved text, if the upstream is gone or offers another
 /// text, and there is a snapshot for the arguments.
-///
-/// # Errors
-/// The fault of the get.
 pub(super) async fn snapshot_or(
     shared: &RouterSharedState,
     routed: &RoutedCall<'_>,
@@ -132,9 +123,6 @@ pub(super) async fn snapshot_or(
 }
 
 /// Answers a get of a prompt that its upstream does not list with the approved text.
-///
-/// # Errors
-/// There is no snapshot for the arguments.
 pub(super) async fn snapshot_alone(
     routed: &RoutedCall<'_>,
     expected: Option<&ExpectedText<'_>>,

@@ -203,8 +203,6 @@ impl SharedLogins {
         self.store.run(operation).await.map_err(|_| self.unavailable())
     }
 
-    /// # Errors
-    /// [`SharedLoginError::Unavailable`]; never over the connection of a replica.
     async fn connect(&self) -> Result<(), SharedLoginError> {
         let StoreConnection::Own { opening, .. } = &self.connection else {
             return Ok(());

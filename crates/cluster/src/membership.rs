@@ -186,9 +186,6 @@ impl ClusterMember {
     }
 
     /// Connects to the store, and uses it once a heartbeat was written.
-    ///
-    /// # Errors
-    /// Why the store cannot be used, in words for operators.
     pub(super) async fn attach(&self, presence: Presence) -> Result<(), String> {
         let [own, all] = self.relay.channels();
         let candidate = self.link.store.open(&[own, all, self.logins.channel()]).await?;

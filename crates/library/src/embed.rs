@@ -14,9 +14,6 @@ use domain::percent;
 /// Names are relative to the library's folder and stay inside it: no `..`, no absolute paths, no
 /// dot-files, and no symbolic links that lead out of it. `library` is the first part of the URI of
 /// a resource. `limit` is in bytes of base64.
-///
-/// # Errors
-/// The reason, when the name is not allowed, or the file is too large or cannot be read.
 pub(crate) fn content(
     folder: &Path,
     library: &str,

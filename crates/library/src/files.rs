@@ -31,9 +31,6 @@ pub(super) struct PromptFile {
 impl PromptFiles {
     /// Finds every `.md` file; entries whose names begin with a dot are skipped. A file or folder
     /// that several links lead to is found once.
-    ///
-    /// # Errors
-    /// When the folder or a subfolder cannot be read.
     pub(super) fn find(folder: &Path) -> io::Result<Self> {
         let root = disk::canonicalize(folder)?;
         let seen = HashSet::from([root.clone()]);
@@ -100,9 +97,6 @@ impl Walk {
 }
 
 /// Returns a path in `folder` without links.
-///
-/// # Errors
-/// The reason, if it leads out of the folder or to a dot-file, or cannot be resolved.
 pub(super) fn resolve_inside(folder: &Path, path: &Path) -> Result<PathBuf, String> {
     let root = disk::canonicalize(folder).map_err(|error| error.to_string())?;
     resolve(&root, path)
@@ -111,9 +105,6 @@ pub(super) fn resolve_inside(folder: &Path, path: &Path) -> Result<PathBuf, Stri
 /// Reads a file of a library by its path without links. A link that has taken the place of a part
 /// of the path meanwhile is not followed, and no more is read than `limit` bytes, whatever the
 /// length was before.
-///
-/// # Errors
-/// The reason, if it is larger or cannot be read.
 pub(super) fn read(folder: &Path, resolved: &Path, limit: usize) -> Result<Vec<u8>, String> {
     let reading = |error: io::Error| error.to_string();
     let root = disk::canonicalize(folder).map_err(reading)?;

@@ -83,9 +83,6 @@ impl FileChange {
 
 impl Tracked {
     /// Finds the repository of a library: in its folder, or else in the nearest one above.
-    ///
-    /// # Errors
-    /// There is one below, which can name any author: authors may have written all of it.
     fn find(file: &Path, library: &Path) -> Result<Option<Self>, String> {
         let (Ok(file), Ok(library)) = (disk::canonicalize(file), disk::canonicalize(library))
         else {
@@ -127,10 +124,6 @@ impl Tracked {
 
     /// Whether the files are on the disk as in a commit, apart from the ends of lines, which git
     /// may write in the way of the system.
-    ///
-    /// # Errors
-    /// That cannot be known. So it is where files differ and attributes, which authors may write,
-    /// can make git itself write others than it has.
     async fn is_as_in(&self, commit: &str) -> Result<bool, String> {
         let listing = ["ls-tree", "-r", "-l", "-z", "--full-tree", commit, "--"];
         let listed = self.git(&listing, Some(&self.path), String::new()).await;

@@ -167,8 +167,6 @@ impl LibrarySnapshot {
         Self { transport, prompts, listed, commit, max_message, skills, renderable, versions }
     }
 
-    /// # Errors
-    /// There are more prompts than `most`.
     fn check_count(&self, most: usize) -> Result<(), Kind> {
         if self.listed.prompts.len() <= most {
             return Ok(());
@@ -297,9 +295,6 @@ impl LibrarySnapshot {
 
     /// Adds the prompt of a file. The name of one that another file has, too, goes to `contested`,
     /// with one of the other files.
-    ///
-    /// # Errors
-    /// Why the file is left out.
     fn add(
         &mut self,
         reader: &mut LibraryReader<'_>,
@@ -347,9 +342,6 @@ impl LibrarySnapshot {
 }
 
 /// Reads the definition of a compiled prompt.
-///
-/// # Errors
-/// Why it cannot be listed.
 fn definition(compiled: &Compiled) -> Result<Prompt, String> {
     let definition = document(compiled.definition.clone()).map_err(|e| e.to_string())?;
     let mut prompt = Prompt::read(definition.json()).map_err(|e| e.to_string())?;

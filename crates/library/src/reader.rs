@@ -43,9 +43,6 @@ impl<'a> LibraryReader<'a> {
     }
 
     /// Reads one file; `None` if it is no prompt.
-    ///
-    /// # Errors
-    /// Why it is no valid prompt.
     pub(super) fn read(&mut self, file: &Path) -> Result<Option<PromptWithSource>, Remark> {
         let text = files::read(self.folder, file, self.max_message)?;
         let text = String::from_utf8(text).map_err(|error| {
@@ -91,9 +88,6 @@ impl<'a> LibraryReader<'a> {
     }
 
     /// Counts bytes of a file.
-    ///
-    /// # Errors
-    /// If there are too many in the library.
     pub(super) fn take(&mut self, bytes: usize) -> Result<(), String> {
         let left = self.left.checked_sub(bytes);
         self.left = left.ok_or("the files of the library are larger than max_walk together")?;

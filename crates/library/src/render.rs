@@ -80,10 +80,6 @@ const MAX_VALUES: usize = 100;
 impl Compiled {
     /// Compiles a source. `embed` returns the content object of a file by its name, as JSON text.
     /// `limit` is the longest result, in bytes.
-    ///
-    /// # Errors
-    /// The reason, when a template is invalid, uses an undeclared argument or what is not available
-    /// in a library, or an embedded file cannot be read.
     pub(super) fn new(
         source: ParsedSource<'_>,
         limit: usize,
@@ -181,9 +177,6 @@ impl Compiled {
     }
 
     /// Returns the `GetPromptResult` for `arguments`, as JSON text. `limit` is in bytes.
-    ///
-    /// # Errors
-    /// A [`RenderError`] when the result exceeds `limit`, the fuel runs out, or a template fails.
     pub(crate) fn render(
         &self,
         arguments: &BTreeMap<String, String>,
@@ -332,9 +325,6 @@ const RENDER_STACK: usize = 256 << 10;
 
 /// Adds the template of a message, which begins at `start` of the file's `text`. Returns the
 /// variables that it uses and does not set.
-///
-/// # Errors
-/// The first slip.
 fn compile(
     environment: &mut Environment<'static>,
     index: usize,

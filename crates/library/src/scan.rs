@@ -26,9 +26,6 @@ const MAX_ELIFS: usize = 200;
 const BETWEEN: [&str; 6] = ["and", "else", "if", "in", "is", "or"];
 
 /// Returns the template with the bytes counted of all that it makes and reads.
-///
-/// # Errors
-/// The first slip, when it is too long, or uses what is not available in a library.
 pub(super) fn counted(source: &str) -> Result<String, Slip> {
     let mut scan = Scan::new(source);
     for token in tokenize(source, false, Default::default()) {

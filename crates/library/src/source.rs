@@ -115,9 +115,6 @@ impl MessageRole {
 impl<'a> ParsedSource<'a> {
     /// Reads a file. `None` if it has no front matter: then it is no prompt, but `embed` may name
     /// it.
-    ///
-    /// # Errors
-    /// The reason, when a file with front matter is no valid prompt.
     pub(super) fn read(text: &'a str) -> Option<Result<Self, Remark>> {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let split = split_front(text)?;
@@ -159,9 +156,6 @@ fn split_front(text: &str) -> Option<Result<(&str, usize), Remark>> {
 }
 
 /// Reads the front matter of a skill, whole: hosts know other keys than prompts have.
-///
-/// # Errors
-/// The file has no front matter, or it is no valid YAML.
 pub(super) fn front_matter_value(text: &str) -> Result<serde_json::Value, Remark> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let missing = || Err("begins with no front matter: a line of ---".into());
@@ -291,9 +285,6 @@ impl Fence {
 
 /// Splits the body, which begins at an offset, at `## user` and `## assistant` headings outside
 /// fenced code. Without such a heading the body is one message of the user.
-///
-/// # Errors
-/// When there is text before the first heading.
 fn split_messages(
     text: &str,
     body: usize,
@@ -376,10 +367,6 @@ fn trimmed(text: &str, part: Range<usize>) -> Range<usize> {
 }
 
 /// Splits a message's source into templates and `{{ embed("…") }}`, each with its place.
-///
-/// # Errors
-/// When an `embed` is not closed, is inside of a block, or its argument is not one literal file
-/// name.
 fn split_embeds(text: &str, part: Range<usize>) -> Result<Vec<(SourcePiece, usize)>, Remark> {
     let mut pieces = Vec::new();
     let mut rest = part.clone();

@@ -25,9 +25,6 @@ pub(super) struct Slip {
 /// [`super::scan`] does for filters. Without the check, a misspelt variable would be rendered as an
 /// empty text, and a misspelt test would fail each get. `used` are the variables of the template
 /// that it does not set.
-///
-/// # Errors
-/// The first slip.
 pub(super) fn check(
     environment: &Environment<'_>,
     template: &str,

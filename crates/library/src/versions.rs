@@ -85,9 +85,6 @@ fn number_of(file: &Path) -> Result<u32, Remark> {
 }
 
 /// Refuses a prompt whose name looks like that of a version.
-///
-/// # Errors
-/// Why it is left out.
 pub(super) fn check_name(name: &str) -> Result<(), Remark> {
     if !name.contains(VERSION_MARK) {
         return Ok(());
@@ -101,9 +98,6 @@ pub(super) fn check_name(name: &str) -> Result<(), Remark> {
 
 impl LibrarySnapshot {
     /// Adds all prompts that have versions.
-    ///
-    /// # Errors
-    /// [`Kind::PaginationLimit`] when there are more than `most` prompts.
     pub(super) fn add_versions(
         &mut self,
         reader: &mut LibraryReader<'_>,
@@ -203,9 +197,6 @@ impl LibrarySnapshot {
     }
 
     /// Adds one version under a name.
-    ///
-    /// # Errors
-    /// Why it cannot be listed.
     fn push_version(
         &mut self,
         raw_name: String,
@@ -233,9 +224,6 @@ impl LibrarySnapshot {
 }
 
 /// Reads the file of a version; `None` if it is no prompt.
-///
-/// # Errors
-/// Why it is left out.
 fn read_version(
     reader: &mut LibraryReader<'_>,
     name: &str,

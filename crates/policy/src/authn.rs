@@ -139,10 +139,6 @@ impl Authenticator {
 
     /// Authenticates a request to the resource `audience`. A credential in a header takes
     /// precedence over the certificate of the connection.
-    ///
-    /// # Errors
-    /// `Unauthenticated` without a credential where one is required, `Unauthorized` for one that is
-    /// not valid, `AuthUnavailable` while the keys of the issuer are unknown.
     pub(crate) async fn authenticate(
         &self,
         credentials: &RequestCredentials<'_>,

@@ -35,9 +35,6 @@ impl StreamRecord {
     }
 
     /// Records the start of a stream, and waits until that is written.
-    ///
-    /// # Errors
-    /// If the start cannot be written.
     pub(super) async fn open(
         audit: &Audit,
         caller: &Caller,

@@ -44,9 +44,6 @@ const END_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl EvidenceLines {
     /// Starts the thread that writes the lines to `out`. It calls `report` every [`REPORT`].
-    ///
-    /// # Errors
-    /// When the system cannot start a thread.
     pub(super) fn start(
         out: impl Write + Send + 'static,
         report: impl FnMut(usize) + Send + 'static,

@@ -42,9 +42,6 @@ const MAX_RESPONSE_BYTES: usize = 64 << 10;
 
 impl Exporter {
     /// Creates a client that uses the current tokio runtime.
-    ///
-    /// # Errors
-    /// When there is no current runtime, or no trusted root certificates are found.
     pub(crate) fn new(proxies: &Proxies) -> Result<Self, String> {
         let runtime = Handle::try_current().map_err(|error| error.to_string())?;
         let executor = SuppressedExecutor(runtime.clone());

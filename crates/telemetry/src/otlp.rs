@@ -34,9 +34,6 @@ const EXPORT_TIMEOUT: Duration = Duration::from_secs(3);
 
 impl OtlpPipeline {
     /// Creates the exporters; `None` if no collector is configured. Needs a tokio runtime.
-    ///
-    /// # Errors
-    /// When the HTTP client or an exporter cannot be created.
     pub(crate) fn new(config: &config::TelemetrySettings) -> Result<Option<Self>, String> {
         let Some(otlp) = &config.otlp else {
             return Ok(None);

@@ -491,9 +491,6 @@ impl Upstream {
 
     /// Sends the request over the account of its caller, with the caller's token. A request that is
     /// refused because of that token was not processed: it is sent once more with another.
-    ///
-    /// # Errors
-    /// As [`Upstream::perform`]; [`Kind::NoToken`] when there is no token for the caller.
     async fn perform_as_caller(
         &self,
         accounts: &UpstreamAccounts,
@@ -519,10 +516,6 @@ impl Upstream {
     /// Sends the request over a dedicated connection where its client accepts server requests and
     /// capabilities are declared per session, else over the shared connection. A lost session is
     /// retried once: the upstream reports the loss before any processing, so the retry is safe.
-    ///
-    /// # Errors
-    /// [`Kind::Busy`] without a concurrency permit; the failure of the connection or of the
-    /// request.
     async fn perform(
         &self,
         line: &CallConnections<'_>,
@@ -570,9 +563,6 @@ impl Upstream {
     }
 
     /// Returns the shared connection; waits while it is being opened.
-    ///
-    /// # Errors
-    /// When it cannot be opened, or the gateway shuts down.
     async fn connected(&self) -> Result<Arc<Connection>, Kind> {
         self.wait_for_connection(|connection_state| {
             !matches!(connection_state, ConnectionState::Connecting)
@@ -582,9 +572,6 @@ impl Upstream {
 
     /// Requests a reconnect if `lost` is still the shared connection, and waits for the next
     /// connection.
-    ///
-    /// # Errors
-    /// When the reconnect failed, or the gateway shuts down.
     async fn reconnected(&self, lost: &Arc<Connection>) -> Result<Arc<Connection>, Kind> {
         let is_lost = |connection_state: &ConnectionState| matches!(connection_state, ConnectionState::Up(connection) if Arc::ptr_eq(connection, lost));
         if is_lost(&self.connection_state.borrow()) {

@@ -137,9 +137,6 @@ impl Desk {
     }
 
     /// Returns all prompts that are offered or in the lock file, with their states.
-    ///
-    /// # Errors
-    /// The gateway cannot be asked, or cannot examine a prompt.
     pub(super) async fn rows(&self) -> Result<Vec<Value>, Failure> {
         match self {
             Self::Own(own) => {
@@ -156,9 +153,6 @@ impl Desk {
     }
 
     /// Returns the digest of the lock file in use.
-    ///
-    /// # Errors
-    /// The gateway cannot be asked.
     pub(super) async fn lock(&self) -> Result<Value, Failure> {
         match self {
             Self::Own(own) => Ok(own.approvals.lock_digest().into()),
@@ -168,9 +162,6 @@ impl Desk {
 
     /// Returns the prompts that wait for a decision, or have variants to decide on. Of a running
     /// gateway, which compares texts by itself, they are without texts yet.
-    ///
-    /// # Errors
-    /// As [`Desk::rows`].
     pub(super) async fn waiting(&self) -> Result<Vec<Shown>, Failure> {
         let rows = self.rows().await?;
         let shown = match self {
@@ -189,9 +180,6 @@ impl Desk {
     }
 
     /// Examines prompts, with their texts and differences.
-    ///
-    /// # Errors
-    /// One is unknown, or cannot be examined.
     pub(super) async fn look_at(&self, names: &[String]) -> Result<Vec<Shown>, Failure> {
         match self {
             Self::Own(own) => own.look_at(names).await,
@@ -220,9 +208,6 @@ impl Desk {
     }
 
     /// Returns the names of the prompts that an upstream offers.
-    ///
-    /// # Errors
-    /// There is no such upstream, or its list cannot be had.
     pub(super) async fn of_upstream(&self, id: &str) -> Result<Vec<String>, Failure> {
         let upstreams = self.upstreams().await?;
         match upstreams.iter().find(|(upstream, _)| upstream == id) {
@@ -278,9 +263,6 @@ impl Desk {
     }
 
     /// Carries a decision out, on what was shown.
-    ///
-    /// # Errors
-    /// Nothing was decided.
     pub(super) async fn decide(
         &self,
         action: &Action,

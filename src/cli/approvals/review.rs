@@ -26,10 +26,6 @@ struct Tally {
 }
 
 /// Shows each prompt that waits, and asks what to do with it.
-///
-/// # Errors
-/// A prompt cannot be shown, a decision cannot be carried out, or the answers end before the
-/// prompts; decisions so far stay.
 pub(super) async fn review(desk: &Desk, why: Option<&str>) -> Result<(), Failure> {
     let waiting = desk.waiting().await?;
     for failure in desk.failures().await {
@@ -138,9 +134,6 @@ async fn carry_out(
 }
 
 /// Asks until the answer is one.
-///
-/// # Errors
-/// Standard input has ended.
 fn ask() -> Result<Answer, Failure> {
     loop {
         let answer = question("[a]pprove, [r]eject, [s]kip, [q]uit? ")?;
@@ -155,9 +148,6 @@ fn ask() -> Result<Answer, Failure> {
 }
 
 /// Reads the answer to a question, without spaces around it.
-///
-/// # Errors
-/// Standard input has ended.
 fn question(text: &str) -> Result<String, Failure> {
     let mut out = io::stdout().lock();
     let _ = write!(out, "{text}");

@@ -101,9 +101,6 @@ const COLUMNS: usize = 12;
 
 /// Returns the matrix for the parameters `q` (prompts), `who` (callers and groups) and `callers`:
 /// without `1` single callers are left out where there are groups and none is searched for.
-///
-/// # Errors
-/// It cannot be made in time.
 pub(crate) fn access(
     state: &Arc<AdminState>,
     request: &PageRequest,

@@ -83,9 +83,6 @@ const PAGE: usize = 50;
 
 /// Returns the entries of all replicas that match the parameters `caller`, `prompt`, `upstream`,
 /// `outcome`, `event`, `text`, `from`, `to` and `replica`, in front of `before`.
-///
-/// # Errors
-/// A time or a place is none.
 pub(super) async fn audit(state: &AdminState, request: &PageRequest) -> PageResult<AuditPage> {
     let params = request.params.clone();
     let find = Box::new(find(&params)?);
@@ -144,9 +141,6 @@ fn is_own_search(params: &Params) -> bool {
 
 /// Returns one record by its number, of this replica or of the one that the parameter `replica`
 /// names.
-///
-/// # Errors
-/// There is none, or the log cannot be read.
 pub(super) async fn record(
     state: &AdminState,
     request: &PageRequest,

@@ -112,9 +112,6 @@ impl PageError {
 pub(super) type PageResult<T> = Result<T, PageError>;
 
 /// Makes a page for this visitor. `name` is the one in its path.
-///
-/// # Errors
-/// Nothing has this name, or the page cannot be made in time.
 pub(super) async fn make(
     page: routes::ConsolePage,
     name: &str,

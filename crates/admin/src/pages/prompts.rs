@@ -135,9 +135,6 @@ struct Found<'a> {
 
 /// Returns the prompts and skills that match the parameters `q`, `upstream`, `view`, `tag`, `state`
 /// and `kind`; prompts in the order of `sort`: without one the best match first.
-///
-/// # Errors
-/// They cannot be searched in time.
 pub(super) async fn prompts(state: &AdminState, request: &PageRequest) -> PageResult<Prompts> {
     let catalog = state.router.catalog();
     let content = &catalog.content;
@@ -197,9 +194,6 @@ pub(super) async fn prompts(state: &AdminState, request: &PageRequest) -> PageRe
 }
 
 /// Returns the names and titles of the prompts that match best.
-///
-/// # Errors
-/// As [`prompts`].
 pub(super) fn best(
     state: &AdminState,
     request: &PageRequest,
@@ -310,9 +304,6 @@ impl<'a> PromptFilter<'a> {
     }
 
     /// The prompts that match in all but their state.
-    ///
-    /// # Errors
-    /// They cannot be searched in time.
     fn found<'c>(
         &self,
         content: &'c CatalogContent,

@@ -56,9 +56,6 @@ const FINDS: usize = 10;
 const SEARCH: Duration = Duration::from_millis(300);
 
 /// Returns what the parameter `q` finds.
-///
-/// # Errors
-/// The prompts cannot be searched in time.
 pub(super) async fn search(state: &AdminState, request: &PageRequest) -> PageResult<SearchPage> {
     let text = request.params.get("q").trim().to_owned();
     if text.is_empty() {

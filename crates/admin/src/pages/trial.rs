@@ -51,9 +51,6 @@ pub(crate) struct Attempt<'a> {
 }
 
 /// Gets a prompt for a visitor, through the gate like every call.
-///
-/// # Errors
-/// The visitor may not use the rights of others.
 pub(crate) async fn attempt(
     state: &AdminState,
     visitor: &Visitor,
@@ -96,9 +93,6 @@ pub(crate) async fn attempt(
 }
 
 /// Returns completions of an argument, as a client would get them.
-///
-/// # Errors
-/// As [`attempt`].
 pub(crate) async fn complete(
     state: &AdminState,
     visitor: &Visitor,
@@ -170,9 +164,6 @@ fn document(arguments: &[(&str, &str)]) -> Option<Document> {
 }
 
 /// The caller with whose rights a visitor tries a prompt.
-///
-/// # Errors
-/// The visitor may not use the rights of others.
 fn caller(state: &AdminState, visitor: &Visitor, as_who: Option<&str>) -> PageResult<Caller> {
     let Some(label) = as_who else {
         return Ok(own_caller(state, visitor));

@@ -44,9 +44,6 @@ pub(crate) fn upstreams(state: &AdminState) -> UpstreamsPage {
 }
 
 /// Returns one upstream.
-///
-/// # Errors
-/// There is none with this id.
 pub(super) async fn upstream(
     state: &AdminState,
     request: &PageRequest,

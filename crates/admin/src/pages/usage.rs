@@ -118,9 +118,6 @@ impl UsagePage {
 
 /// Returns the usage for the parameters `by`, `span`, `sort`, `prompt`, `caller`, `upstream`,
 /// `view` and `replica`.
-///
-/// # Errors
-/// `by`, `span` or `sort` is none of its choices.
 pub(super) async fn usage(state: &AdminState, request: &PageRequest) -> PageResult<UsagePage> {
     let params = &request.params;
     let (by_key, by) = chosen("by", &DIMENSIONS, params.get("by"))?;
@@ -168,9 +165,6 @@ pub(super) async fn usage(state: &AdminState, request: &PageRequest) -> PageResu
 }
 
 /// The choice with a key; the first one without a key.
-///
-/// # Errors
-/// There is no such choice: a link with it would show something else than was asked for.
 fn chosen<T: Copy>(
     name: &str,
     choices: &[(&'static str, T)],

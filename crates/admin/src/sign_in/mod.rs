@@ -185,10 +185,6 @@ impl SignIn {
 
     /// Begins a sign-in at the provider, which ends with [`SignIn::finish`] at `/login/callback` of
     /// the same site.
-    ///
-    /// # Errors
-    /// No provider is configured, or it cannot be reached within ten seconds for each of its
-    /// documents.
     pub(crate) async fn begin(
         &self,
         site: &Site,
@@ -204,10 +200,6 @@ impl SignIn {
 
     /// Ends a sign-in at the provider. `query` is that of the callback without `?`, `address` that
     /// of the client.
-    ///
-    /// # Errors
-    /// The sign-in did not begin in this browser, the provider refuses or cannot be reached, its ID
-    /// token is not accepted, or the person has no role.
     pub(crate) async fn finish(
         &self,
         site: &Site,

@@ -39,9 +39,6 @@ impl<'a> Backward<'a> {
 
     /// Returns the next line, without its line feed, with its offset; `None` in front of the first.
     /// Text behind the last line feed is no line yet.
-    ///
-    /// # Errors
-    /// When the file cannot be read.
     pub(super) fn next(&mut self) -> io::Result<Option<(u64, &[u8])>> {
         self.has_just_read = false;
         loop {

@@ -31,9 +31,6 @@ const FLUSH_INTERVAL: Duration = Duration::from_secs(10);
 
 impl Follower {
     /// Opens the index of a configuration to write it; `None` if it keeps none.
-    ///
-    /// # Errors
-    /// When the folder cannot be used, or another process writes it (`WouldBlock`).
     pub(crate) fn open(config: &config::Usage) -> io::Result<Option<Self>> {
         let Some(path) = &config.path else {
             return Ok(None);
@@ -43,9 +40,6 @@ impl Follower {
     }
 
     /// Opens an index to read it, and reads what the log has beyond it.
-    ///
-    /// # Errors
-    /// When the index or the log cannot be read; see [`is_damage`](super::index::is_damage).
     pub(super) fn read(index: Option<&Path>, log: Option<&Path>) -> io::Result<Self> {
         let index = Index::reader(index)?;
         let mut follower = Self { index, tail: None, flushed: Instant::now() };
@@ -58,9 +52,6 @@ impl Follower {
 
     /// Reads a slice of the log in a folder, and writes the index when that is due. Returns whether
     /// the end of the log was reached.
-    ///
-    /// # Errors
-    /// When the log cannot be read, or the index not written.
     pub(super) fn step(&mut self, log: Option<PathBuf>, now: SystemTime) -> io::Result<bool> {
         // First, so that a full disk gets room.
         self.index.tidy(secs(now))?;
@@ -81,18 +72,12 @@ impl Follower {
     }
 
     /// Writes the index.
-    ///
-    /// # Errors
-    /// When the database cannot be written.
     pub(super) fn flush(&mut self) -> io::Result<()> {
         self.flushed = Instant::now();
         self.index.flush()
     }
 
     /// Writes the index, and releases its folder.
-    ///
-    /// # Errors
-    /// When the database cannot be written.
     pub(super) fn close(self) -> io::Result<()> {
         self.index.close()
     }
@@ -104,9 +89,6 @@ impl Follower {
 
     /// Reads what was recorded since the last step, as far as that is possible by `until`. Returns
     /// whether the end of the log was reached.
-    ///
-    /// # Errors
-    /// When the log cannot be read, or the index not written.
     pub(super) fn catch_up(&mut self, until: Instant) -> io::Result<bool> {
         let Some(tail) = &mut self.tail else {
             return Ok(true);
@@ -123,18 +105,12 @@ impl Follower {
     }
 
     /// Returns the index as it is now.
-    ///
-    /// # Errors
-    /// When the database cannot be written, or not be read.
     pub(super) fn snapshot(&mut self) -> io::Result<IndexSnapshot> {
         self.flushed = Instant::now();
         self.index.snapshot()
     }
 
     /// Moves a damaged database out of the way; see [`Index::set_aside`].
-    ///
-    /// # Errors
-    /// When its files cannot be renamed.
     pub(super) fn set_aside(self) -> io::Result<()> {
         self.index.set_aside()
     }

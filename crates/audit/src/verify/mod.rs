@@ -148,9 +148,6 @@ pub fn verify_with(
 }
 
 /// Verifies some segments of a log: what the others have is not known.
-///
-/// # Errors
-/// As [`verify_with`].
 fn verify_part(
     path: &Path,
     selected: &BTreeSet<u64>,

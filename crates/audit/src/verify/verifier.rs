@@ -96,9 +96,6 @@ impl Verifier {
     }
 
     /// Verifies one segment.
-    ///
-    /// # Errors
-    /// When the segment cannot be read.
     pub(crate) fn segment(
         &mut self,
         name: &str,

@@ -17,66 +17,38 @@ use domain::text_file;
 /// The disk of the machine.
 pub trait Disk: Send + Sync {
     /// Opens a file, or a folder to lock or sync it; Windows opens no folders.
-    ///
-    /// # Errors
-    /// As `std::fs::OpenOptions::open`.
     fn open(&self, path: &Path, options: &OpenOptions) -> io::Result<Box<dyn OpenFile>>;
 
     /// Opens a file below a folder to read it, and follows no link on the way. A pipe is not waited
     /// for.
-    ///
-    /// # Errors
-    /// As `std::fs::File::open`; also where the path has a link or leads out of the folder.
     fn open_below(&self, folder: &Path, path: &Path) -> io::Result<Box<dyn OpenFile>> {
         let options = OpenOptions { read: true, refuses_links: true, ..OpenOptions::default() };
         self.open(&folder.join(path), &options)
     }
 
     /// Returns the metadata of a path.
-    ///
-    /// # Errors
-    /// As `std::fs::metadata`.
     fn metadata(&self, path: &Path, links: Links) -> io::Result<Metadata>;
 
     /// Returns the names in a folder, in no order.
-    ///
-    /// # Errors
-    /// As `std::fs::read_dir`.
     fn read_dir(&self, path: &Path) -> io::Result<Vec<OsString>>;
 
     /// Creates a folder and those above it, where they do not exist, for `readers`.
-    ///
-    /// # Errors
-    /// As `std::fs::create_dir_all`.
     fn create_dir_all(&self, path: &Path, readers: Readers) -> io::Result<()>;
 
-    /// # Errors
-    /// As `std::fs::rename`.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
 
-    /// # Errors
-    /// As `std::fs::remove_file`.
     fn remove_file(&self, path: &Path) -> io::Result<()>;
 
     /// Removes a folder and all that is in it; a link in it, not what it leads to.
-    ///
-    /// # Errors
-    /// As `std::fs::remove_dir_all`.
     fn remove_dir_all(&self, path: &Path) -> io::Result<()> {
         let _ = path;
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// # Errors
-    /// As `std::fs::hard_link`.
     fn hard_link(&self, original: &Path, link: &Path) -> io::Result<()>;
 
-    /// # Errors
-    /// As `std::fs::canonicalize`.
     fn canonicalize(&self, path: &Path) -> io::Result<PathBuf>;
 
-    /// # Errors
-    /// As `std::fs::read_link`.
     fn read_link(&self, path: &Path) -> io::Result<PathBuf>;
 
     /// Whether files of a folder are kept by another machine or another process, so that a write
@@ -85,9 +57,6 @@ pub trait Disk: Send + Sync {
 
     /// Notifies `changed` after anything below a folder was created, edited, moved or removed,
     /// until the handle is dropped. Several edits may cause one notification.
-    ///
-    /// # Errors
-    /// When the system cannot watch the folder.
     fn watch(&self, folder: &Path, changed: Arc<Notify>) -> io::Result<Watch>;
 }
 
@@ -96,53 +65,28 @@ pub type Watch = Box<dyn Send + Sync>;
 
 /// An open file, with a position of its own.
 pub trait OpenFile: Send + Sync {
-    /// # Errors
-    /// As `std::io::Read::read`.
     fn read(&self, buffer: &mut [u8]) -> io::Result<usize>;
 
-    /// # Errors
-    /// As `std::io::Write::write`.
     fn write(&self, bytes: &[u8]) -> io::Result<usize>;
 
-    /// # Errors
-    /// As `std::io::Seek::seek`.
     fn seek(&self, to: SeekFrom) -> io::Result<u64>;
 
-    /// # Errors
-    /// As `std::fs::File::metadata`.
     fn metadata(&self) -> io::Result<Metadata>;
 
-    /// # Errors
-    /// As `std::fs::File::set_len`.
     fn set_len(&self, length: u64) -> io::Result<()>;
 
-    /// # Errors
-    /// As `std::fs::File::set_modified`.
     fn set_modified(&self, at: SystemTime) -> io::Result<()>;
 
     /// Sets the permission bits of Unix; does nothing on other systems.
-    ///
-    /// # Errors
-    /// As `std::fs::File::set_permissions`.
     fn set_mode(&self, mode: u32) -> io::Result<()>;
 
-    /// # Errors
-    /// As `std::fs::File::sync_data`.
     fn sync_data(&self) -> io::Result<()>;
 
-    /// # Errors
-    /// As `std::fs::File::sync_all`.
     fn sync_all(&self) -> io::Result<()>;
 
     /// Locks the file for this handle and its clones, until the last of them is dropped.
-    ///
-    /// # Errors
-    /// [`io::ErrorKind::WouldBlock`] when it is locked by another handle; else as
-    /// `std::fs::File::try_lock`.
     fn try_lock(&self) -> io::Result<()>;
 
-    /// # Errors
-    /// As `std::fs::File::try_clone`.
     fn try_clone(&self) -> io::Result<Box<dyn OpenFile>>;
 }
 

@@ -91,21 +91,12 @@ impl AsyncWrite for Stream {
 #[async_trait]
 pub trait Network: Send + Sync {
     /// Listens at an address.
-    ///
-    /// # Errors
-    /// When the address is taken or not one of this machine.
     async fn bind(&self, address: SocketAddr) -> io::Result<Box<dyn Acceptor>>;
 
     /// Connects to a port of a host, by any of its addresses.
-    ///
-    /// # Errors
-    /// When the host is not found or does not accept.
     async fn connect(&self, host: &str, port: u16) -> io::Result<Stream>;
 
     /// Returns the addresses of a host.
-    ///
-    /// # Errors
-    /// When the host is not found.
     async fn resolve(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>>;
 
     /// Returns a connector for HTTP.
@@ -116,15 +107,9 @@ pub trait Network: Send + Sync {
 #[async_trait]
 pub trait Acceptor: Send + Sync {
     /// Returns the address, with the port that the system has chosen for port 0.
-    ///
-    /// # Errors
-    /// When the socket is broken.
     fn address(&self) -> io::Result<SocketAddr>;
 
     /// Waits for a connection. Returns it with the address of its peer. Cancel safe.
-    ///
-    /// # Errors
-    /// When the system has no room for one more; the next call may succeed.
     async fn accept(&self) -> io::Result<(Stream, SocketAddr)>;
 }
 
@@ -243,9 +228,6 @@ impl Service<Name> for Resolver {
 }
 
 /// Returns the addresses that the policy allows.
-///
-/// # Errors
-/// When there are addresses and the policy refuses all of them.
 fn allowed(
     addresses: impl Iterator<Item = SocketAddr>,
     dialling: Dialling,

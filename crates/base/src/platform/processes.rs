@@ -23,15 +23,9 @@ pub fn gateway_depth() -> u32 {
 pub trait Processes: Send + Sync {
     /// Starts a child process with pipes for its standard streams. It is killed when its
     /// [`Process`] is dropped.
-    ///
-    /// # Errors
-    /// When it cannot be started.
     fn spawn(&self, command: &ProgramCommand) -> io::Result<Child>;
 
     /// Looks a program up: by its path from `folder` on, or by its name in the folders of `path`.
-    ///
-    /// # Errors
-    /// When there is none.
     fn find(&self, program: &OsStr, path: Option<&OsStr>, folder: &Path) -> io::Result<PathBuf>;
 }
 

@@ -15,9 +15,6 @@ use super::{System, platform};
 /// The threads of the machine.
 pub trait Threads: Send + Sync {
     /// Starts a thread.
-    ///
-    /// # Errors
-    /// When the system cannot start one.
     fn spawn(&self, name: &str, body: Box<dyn FnOnce() + Send>) -> io::Result<()>;
 
     /// Runs `body` on a thread of a pool, on which it may block.

@@ -23,9 +23,6 @@ pub fn tls() -> Arc<CryptoProvider> {
 }
 
 /// Reads an ECDSA key: PKCS #8 in DER.
-///
-/// # Errors
-/// If `der` is not a key on `curve`.
 pub(crate) fn ecdsa_key(
     curve: &'static signature::EcdsaSigningAlgorithm,
     der: &[u8],

@@ -96,9 +96,6 @@ impl PassthroughUpstream<'_> {
     }
 
     /// Takes a call through the gate to the upstream.
-    ///
-    /// # Errors
-    /// As [`Gate::authorize`](policy::Gate::authorize); the faults of the upstream.
     pub(super) async fn route(
         self,
         request: &PassthroughRequest,

@@ -13,9 +13,6 @@ use domain::fault::{Fault, UpstreamFaultKind as Kind};
 use domain::skill_prompt::{SkillMessages, TASK};
 
 /// Gets a prompt that stands for a skill.
-///
-/// # Errors
-/// An argument that the prompt does not have, and the faults of reading a file of the skill.
 pub(crate) async fn get(
     (router, routed): (&Router, &RoutedCall<'_>),
     skill: &ListedSkill,

@@ -16,9 +16,6 @@ use upstream::Upstream;
 
 /// Answers a read that failed with the kept file, as the result of `resources/read`, if there is a
 /// snapshot and the upstream is gone or has another file.
-///
-/// # Errors
-/// The fault of the read.
 pub(super) async fn file_or(
     upstream: &Upstream,
     owner: &Owner,

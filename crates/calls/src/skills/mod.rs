@@ -133,9 +133,6 @@ pub(super) struct ServedFile {
 }
 
 /// Reads a file, or serves the approved one where the upstream has others or is gone.
-///
-/// # Errors
-/// As [`read`], where there is no snapshot.
 pub(super) async fn serve(
     router: &Router,
     (call, authorized): (&Call, &Authorized<'_>),
@@ -160,9 +157,6 @@ pub(super) async fn serve(
 }
 
 /// Reads a file, whole, and checks it.
-///
-/// # Errors
-/// The faults of the upstream, one of which is a file that differs from its entry.
 pub(super) async fn read(
     router: &Router,
     (call, authorized): (&Call, &Authorized<'_>),

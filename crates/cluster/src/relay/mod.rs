@@ -348,10 +348,6 @@ impl Relay {
     }
 
     /// Publishes an envelope. Returns how many connections got it.
-    ///
-    /// # Errors
-    /// [`RelayError::Unreachable`] if the store is not available, or does not answer within
-    /// `patience`.
     async fn publish(
         &self,
         to: Recipient,

@@ -54,8 +54,6 @@ impl Drop for Opened {
 }
 
 impl StoreConnector {
-    /// # Errors
-    /// When `cluster.ca` holds no usable certificate.
     pub(super) fn new(cluster: &Cluster, tasks: TaskTracker) -> Result<Self, String> {
         let tls = tls::client(cluster.ca.as_deref())?;
         let credential = cluster.credential.clone();
@@ -65,9 +63,6 @@ impl StoreConnector {
     /// Opens a connection, whose messages of channels go to `pushes`. A Sentinel may know no
     /// credential: where ours is refused, it is tried without one, and a store that demands one
     /// refuses that in turn.
-    ///
-    /// # Errors
-    /// The server cannot be reached, or refuses the credential.
     pub(super) async fn open(
         &self,
         server: &StoreServer,

@@ -33,9 +33,6 @@ struct Hello {
 
 /// Returns a connection to the server that holds `key`, with messages of channels to `pushes`. The
 /// configured servers are asked in their order.
-///
-/// # Errors
-/// No server leads to one that can be written; the error is the one of the last server.
 pub(super) async fn locate(
     connector: &StoreConnector,
     cluster: &Cluster,

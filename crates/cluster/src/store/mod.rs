@@ -41,9 +41,6 @@ const TIMEOUTS: u32 = 3;
 
 impl Store {
     /// Returns the store, and the messages of channels.
-    ///
-    /// # Errors
-    /// When `cluster.ca` holds no usable certificate.
     pub(super) fn new(
         config: config::Cluster,
         tasks: TaskTracker,
@@ -85,9 +82,6 @@ impl Store {
 
     /// Finds the store, connects to it, and subscribes to `channels`. The connection is not used
     /// before [`Store::adopt`].
-    ///
-    /// # Errors
-    /// Why no server can be used, in words for operators.
     pub(super) async fn open(&self, channels: &[String]) -> Result<Candidate, String> {
         let key = self.key("");
         let located = locate::locate(&self.connector, &self.config, &key, &self.pushes).await;
@@ -123,9 +117,6 @@ impl Store {
 
     /// Does one operation within `cluster.timeout`. Several that time out, one after another, open
     /// the circuit breaker.
-    ///
-    /// # Errors
-    /// [`StoreUnavailable`], at once while the circuit breaker is open.
     pub(super) async fn run<T, F>(
         &self,
         operation: impl FnOnce(MultiplexedConnection) -> F,
@@ -149,9 +140,6 @@ impl Store {
     }
 
     /// Does one operation that may take longer, because it sends much.
-    ///
-    /// # Errors
-    /// As [`Store::run`]; a timeout says nothing about the store.
     pub(super) async fn run_within<T, F>(
         &self,
         time: Duration,
@@ -199,9 +187,6 @@ pub(super) struct Candidate(Opened);
 
 impl Candidate {
     /// Does the first operation: it must succeed before the connection is used.
-    ///
-    /// # Errors
-    /// Why it failed, in words for operators.
     pub(super) async fn probe<T, F>(
         &self,
         within: Duration,

@@ -26,9 +26,6 @@ pub enum JsonError {
 /// Scans `text` as one value with at most `max_depth` levels of nested arrays and objects. Returns
 /// the range of the value in the text, in bytes, without surrounding white space, and adds its long
 /// parts to an outline that has begun.
-///
-/// # Errors
-/// [`JsonError`] with the position of the first violation.
 pub(super) fn value(
     text: &str,
     max_depth: usize,

@@ -156,10 +156,6 @@ impl Admission {
     }
 
     /// Admits a call.
-    ///
-    /// # Errors
-    /// `overloaded` when `in_flight` calls are in flight, or the holder is beyond its share of
-    /// them.
     pub(crate) fn call(&self, holder: &Holder) -> Result<Arc<dyn CallPermit>, TransportFault> {
         let taken = self.shared.calls().in_flight.take(holder, 1);
         taken.map_err(|_| TransportFault::Overloaded)?;
@@ -171,9 +167,6 @@ impl Admission {
     }
 
     /// Reserves memory for a message of which nothing has been received.
-    ///
-    /// # Errors
-    /// `overloaded` when the holder's memory cannot be counted.
     pub(crate) fn upload(&self, holder: &Holder) -> Result<Upload, TransportFault> {
         let memory = Memory::new(&self.limits);
         let lease = self.shared.kibibytes.lease(holder, 0, memory.bounds(0));
@@ -182,10 +175,6 @@ impl Admission {
     }
 
     /// Reserves memory for a message of `size` bytes that was received whole.
-    ///
-    /// # Errors
-    /// `overloaded` when `in_flight_bytes` would be exceeded, or the holder is beyond its share of
-    /// them.
     pub(crate) fn budget(
         &self,
         holder: &Holder,
@@ -203,10 +192,6 @@ impl Admission {
     /// longest is closed: of the holder itself if it is beyond its share, else of the largest
     /// holder that has more. Callers that are not authenticated have no limit beside their share,
     /// as several may have one address.
-    ///
-    /// # Errors
-    /// `too_many_streams` when the caller has `streams_per_caller` open; `overloaded` when there is
-    /// no room.
     pub(crate) fn stream(&self, holder: &Holder) -> Result<StreamPermit, TransportFault> {
         let Limits { streams, streams_per_caller, share, .. } = self.limits;
         let per_holder = match holder {
@@ -341,10 +326,6 @@ pub(crate) struct Upload {
 
 impl Upload {
     /// Grows the reservation to a message of `size` bytes.
-    ///
-    /// # Errors
-    /// `overloaded` when `in_flight_bytes` would be exceeded, or the holder is beyond its share of
-    /// them; the reservation stays as it was.
     pub(crate) fn grow_to(&mut self, size: usize) -> Result<(), TransportFault> {
         let needed = kibibytes(size);
         let missing = needed.saturating_sub(self.reserved);
@@ -358,9 +339,6 @@ impl Upload {
     }
 
     /// Records that the message is complete: its memory is no longer revoked.
-    ///
-    /// # Errors
-    /// `overloaded` if it was revoked before.
     pub(crate) fn received(self) -> Result<BodyBudget, TransportFault> {
         self.lease.claim().map_err(|_| TransportFault::Overloaded)?;
         let spare = self.reserved / COPIES;

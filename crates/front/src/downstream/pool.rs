@@ -133,9 +133,6 @@ impl Pool {
     }
 
     /// Leases `amount` units to a holder.
-    ///
-    /// # Errors
-    /// [`NoRoom`]. Idle leases may have been revoked.
     pub(crate) fn lease(
         &self,
         holder: &Holder,
@@ -156,9 +153,6 @@ impl Pool {
     }
 
     /// Gives `amount` units to a holder that uses them at once.
-    ///
-    /// # Errors
-    /// [`NoRoom`]. Idle leases may have been revoked.
     pub(crate) fn hold(
         &self,
         holder: &Holder,
@@ -176,9 +170,6 @@ impl Pool {
 
 impl PoolLease {
     /// Grows the lease by `amount` units.
-    ///
-    /// # Errors
-    /// [`NoRoom`]; the lease stays as it was.
     pub(crate) fn grow(&self, amount: usize, bounds: RoomBounds) -> Result<(), NoRoom> {
         let mut state = self.pool.lock();
         if self.activity.revoked.is_cancelled() {
@@ -226,9 +217,6 @@ impl PoolLease {
     }
 
     /// Marks the lease as in use, unless it is revoked already.
-    ///
-    /// # Errors
-    /// [`NoRoom::Full`] for a revoked lease.
     pub(crate) fn claim(&self) -> Result<(), NoRoom> {
         let mut state = self.pool.lock();
         state.leased(&self.holder, self.number).ok_or(NoRoom::Full)?;
@@ -252,9 +240,6 @@ impl PoolLease {
 
 impl Held {
     /// Gives `amount` units more. `bounds` are those for the units in use afterwards.
-    ///
-    /// # Errors
-    /// [`NoRoom`]; what is held stays as it was. Idle leases may have been revoked.
     pub(crate) fn grow(
         &self,
         amount: usize,

@@ -170,9 +170,6 @@ impl Endpoints {
     }
 
     /// Registers a request for `notifications/cancelled`, if it has a session or connection.
-    ///
-    /// # Errors
-    /// [`RequestFault::IdInUse`] if the session has a request with this id in flight.
     pub(super) fn register(
         &self,
         nonce: Option<Nonce>,

@@ -138,10 +138,6 @@ impl LegacySessions {
 
     /// Resolves the server request that a response of the client belongs to, here or on the replica
     /// that sent it. A response that belongs to none is accepted and ignored.
-    ///
-    /// # Errors
-    /// Over HTTP, the headers name no valid session of this caller; or the response is for another
-    /// replica, which did not acknowledge it.
     pub(super) async fn response(
         &self,
         context: &RequestContext<'_>,
@@ -369,9 +365,6 @@ impl LegacySessions {
 
     /// Cancels the call that a `notifications/cancelled` names, if the session has one with this
     /// id, here or on another replica.
-    ///
-    /// # Errors
-    /// Another replica may have the call, and not all of them have acknowledged the message.
     async fn cancel(
         &self,
         inbound: &InboundMessage<'_>,

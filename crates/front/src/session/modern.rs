@@ -116,9 +116,6 @@ pub(crate) struct ClientMetadata {
 /// 2026-07-28, Streamable HTTP, standard headers): the required headers are present, the metadata
 /// is present, both are equal, and the version is served. Without headers only the metadata is
 /// checked.
-///
-/// # Errors
-/// The fault of the first check that fails.
 pub(crate) fn check(
     headers: Option<&Headers<'_>>,
     method: &str,

@@ -12,9 +12,6 @@ use domain::jsonrpc::Id;
 use policy::Gate;
 
 /// Hands a client's response to the replica that sent the server request.
-///
-/// # Errors
-/// The replica did not acknowledge it.
 pub(super) async fn hand_response_over(
     cluster: Option<&Arc<ClusterMember>>,
     context: &RequestContext<'_>,
@@ -33,10 +30,6 @@ pub(super) async fn hand_response_over(
 }
 
 /// Cancels a call that another replica may have.
-///
-/// # Errors
-/// The caller has sent too many cancellations; or not all replicas have acknowledged the
-/// message, and none of those that have has the call.
 pub(super) async fn cancel_elsewhere(
     gate: &Gate,
     cluster: &ClusterMember,

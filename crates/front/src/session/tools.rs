@@ -111,10 +111,6 @@ impl ServedMethods<'_> {
     }
 
     /// Reads the parameters of a request that is not about the session.
-    ///
-    /// # Errors
-    /// The endpoint does not serve the method, a parameter is not valid, or the tool or resource is
-    /// unknown.
     pub(super) fn purpose(
         self,
         method: &str,

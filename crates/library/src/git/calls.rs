@@ -87,9 +87,6 @@ impl GitSource {
     }
 
     /// A call of git that asks the remote.
-    ///
-    /// # Errors
-    /// [`Kind::Unavailable`] when the server has an address that is refused, or is not found.
     pub(super) async fn remote_call<'a>(
         &self,
         arguments: impl IntoIterator<Item = &'a str>,

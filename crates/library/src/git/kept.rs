@@ -59,9 +59,6 @@ impl Kept {
 
     /// Writes the files of a commit, and serves them from now on in place of `before`. Of the
     /// commits before, only the last is kept, which may still be read.
-    ///
-    /// # Errors
-    /// They cannot be written; the record is as before.
     pub(super) fn serve(
         mut self,
         state: &Path,

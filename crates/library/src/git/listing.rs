@@ -66,9 +66,6 @@ const MAX_REASONS: usize = 50;
 impl TreeFiles {
     /// Reads the output of `git ls-tree -r -t -l -z`. Links and submodules are left out, as are
     /// files of more than `max_file` bytes; dot-files are, without a reason, as in any library.
-    ///
-    /// # Errors
-    /// There are more than [`MAX_FILES`], or more than `max_all` bytes together.
     pub(super) fn read(output: &[u8], max_file: usize, max_all: usize) -> Result<Self, String> {
         let (mut read, mut all) = (Self::default(), 0_usize);
         for entry in output.split(|byte| *byte == 0).filter(|entry| !entry.is_empty()) {

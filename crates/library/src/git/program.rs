@@ -53,9 +53,6 @@ const MAX_SHOWN: usize = 300;
 
 impl GitCall<'_> {
     /// Runs git and returns its output. Dropped before the end, it kills the process group.
-    ///
-    /// # Errors
-    /// git is missing, fails, or puts out more than `max_output`.
     pub(crate) async fn run(self) -> Result<Vec<u8>, GitError> {
         let git = find(self.folder)?;
         let (program, arguments) = match self.script {
@@ -129,9 +126,6 @@ impl Drop for Group {
 }
 
 /// Reads a stream.
-///
-/// # Errors
-/// [`GitError::TooMuch`] when it is longer than `limit`.
 async fn read(stream: impl AsyncRead + Unpin, limit: usize) -> Result<Vec<u8>, GitError> {
     let mut bytes = Vec::new();
     let most = u64::try_from(limit).unwrap_or(u64::MAX).saturating_add(1);

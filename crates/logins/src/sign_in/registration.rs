@@ -37,9 +37,6 @@ pub fn document(url: &str) -> Value {
 }
 
 /// Registers the gateway as a client.
-///
-/// # Errors
-/// The authorization server refuses, or cannot be reached.
 pub(super) async fn register(
     egress: &Egress,
     endpoint: &Uri,

@@ -23,9 +23,6 @@ impl Folder {
     }
 
     /// Reads the sealed text of an upstream's file; `None` if there is none.
-    ///
-    /// # Errors
-    /// When the file cannot be read.
     pub(super) fn read(&self, upstream: &str) -> Result<Option<String>, StoreError> {
         let path = self.path(upstream);
         match disk::read_to_string(&path) {
@@ -36,9 +33,6 @@ impl Folder {
     }
 
     /// Keeps a sealed text in place of the one before. It is on the disk afterwards.
-    ///
-    /// # Errors
-    /// When the file cannot be written.
     pub(super) fn write(&self, upstream: &str, sealed: &str) -> Result<(), StoreError> {
         self.create()?;
         let path = self.path(upstream);
@@ -47,9 +41,6 @@ impl Folder {
     }
 
     /// Removes the file of an upstream.
-    ///
-    /// # Errors
-    /// When the file cannot be removed.
     pub(super) fn remove(&self, upstream: &str) -> Result<(), StoreError> {
         let path = self.path(upstream);
         match disk::remove_file(&path) {
@@ -62,9 +53,6 @@ impl Folder {
 
     /// Locks the file of an upstream for this process, until the returned file is dropped. Waits
     /// for another process for at most `patience`.
-    ///
-    /// # Errors
-    /// When another process takes too long, or the file system knows no locks.
     pub(super) fn lock(&self, upstream: &str, patience: Duration) -> Result<File, StoreError> {
         self.create()?;
         let path = self.0.join(format!("{upstream}.lock"));
@@ -79,9 +67,6 @@ impl Folder {
     }
 
     /// Sets the time at which the file of an upstream was used, if there is one.
-    ///
-    /// # Errors
-    /// When the file cannot be changed.
     pub(super) fn mark_used(&self, upstream: &str, now: SystemTime) -> Result<(), StoreError> {
         let path = self.path(upstream);
         let options = OpenOptions { write: true, ..OpenOptions::default() };
@@ -96,9 +81,6 @@ impl Folder {
 
     /// Removes the files that were not used for `idle`, except those of the upstreams `in_use`.
     /// Returns their upstreams.
-    ///
-    /// # Errors
-    /// When the folder cannot be read. A file that cannot be removed is logged.
     pub(super) fn forget_idle(
         &self,
         in_use: &[String],

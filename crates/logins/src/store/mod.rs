@@ -113,9 +113,6 @@ impl LoginStore {
     }
 
     /// Keeps the login of an upstream for another `logins.idle`, if there is one.
-    ///
-    /// # Errors
-    /// When it cannot be marked.
     pub(crate) async fn mark_used(
         &self,
         upstream: &str,
@@ -132,9 +129,6 @@ impl LoginStore {
 
     /// Forgets the logins that were not used for `logins.idle`, except those of the upstreams
     /// `in_use`. Returns their upstreams; none in the store of a cluster, which forgets by itself.
-    ///
-    /// # Errors
-    /// When the folder cannot be read.
     pub(crate) async fn forget_idle(
         &self,
         in_use: &[String],

@@ -90,10 +90,6 @@ impl Tokens {
     }
 
     /// The caller of a valid token for `audience`. `now` is the wall-clock time.
-    ///
-    /// # Errors
-    /// `Unauthorized` with the reason, `InsufficientScope`, or `AuthUnavailable` while the keys are
-    /// unknown.
     pub(crate) async fn check(
         &self,
         token: &str,

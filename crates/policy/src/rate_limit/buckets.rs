@@ -33,9 +33,6 @@ impl LocalBuckets {
     }
 
     /// Takes one cell from each bucket in one step, or from no bucket.
-    ///
-    /// # Errors
-    /// The empty bucket with the longest wait; then no cell was taken.
     pub(crate) fn take(&self, buckets: &[Bucket]) -> Result<(), Exhausted> {
         self.take_at(buckets, gcra::nanos(self.epoch.elapsed()))
     }

@@ -136,10 +136,6 @@ impl RateLimits {
     }
 
     /// Counts a request before authentication, by its IP address.
-    ///
-    /// # Errors
-    /// [`TransportFault::RateLimited`] if a bucket is empty; then no bucket has counted the
-    /// request.
     pub(crate) fn take_address(&self, address: IpAddr) -> Result<(), TransportFault> {
         let limits = || self.limits.iter().filter(|limit| limit.config.before_authentication);
         let bucket = |limit: &RateLimit| limit.bucket(|key| add(key, &network(address)));
@@ -156,9 +152,6 @@ impl RateLimits {
 
     /// Counts the cancellation of a call that is not on this replica, which goes to all others. No
     /// configured limit counts notifications.
-    ///
-    /// # Errors
-    /// [`TransportFault::RateLimited`] if its caller has sent too many.
     pub(crate) fn take_cancellation(&self, holder: &Holder) -> Result<(), TransportFault> {
         let taken = self.cancellations.take(holder.clone());
         taken.map_err(|retry_after| TransportFault::RateLimited {

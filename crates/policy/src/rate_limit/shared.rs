@@ -75,10 +75,6 @@ impl<S: SharedStore> SharedBuckets<S> {
     }
 
     /// Takes one cell from each bucket in one step, or from no bucket.
-    ///
-    /// # Errors
-    /// The empty bucket with the longest wait; [`BucketRefusal::Unavailable`] if the store is not
-    /// available and `cluster.on_failure` is `refuse`.
     pub(super) async fn take(&self, buckets: &[Bucket]) -> Result<(), BucketRefusal> {
         let generation = self.store.generation();
         if let Some(exhausted) = self.known_empty(buckets, generation, Instant::now()) {

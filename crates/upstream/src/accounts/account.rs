@@ -75,9 +75,6 @@ const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
 
 impl Account {
     /// Makes sure that there is an access token.
-    ///
-    /// # Errors
-    /// See [`CallerTokens::obtain`].
     pub(crate) async fn obtain_token(&self, subject: Option<&SubjectToken>) -> Result<(), Kind> {
         match &self.tokens {
             Some(tokens) => tokens.obtain(subject).await,
@@ -145,9 +142,6 @@ impl Account {
 
     /// Returns the shared connection with a token that is cancelled once another connection takes
     /// its place.
-    ///
-    /// # Errors
-    /// As [`Account::connected`].
     pub(crate) async fn connected_until(
         &self,
     ) -> Result<(Arc<Connection>, CancellationToken), Kind> {

@@ -356,9 +356,6 @@ pub(super) const IDLE: Duration = Duration::from_secs(600);
 
 impl UpstreamAccounts {
     /// `None`: the upstream is not called as the caller.
-    ///
-    /// # Errors
-    /// When the credential of callers cannot be used as it is configured.
     pub(crate) fn new(
         accounts: Arc<Accounts>,
         driver: DriverId,
@@ -393,10 +390,6 @@ impl UpstreamAccounts {
 
     /// Returns the account of a caller; opens it if there is none, and waits for a place among the
     /// child processes.
-    ///
-    /// # Errors
-    /// [`Kind::Busy`] when all child processes are in use for `queue_wait`; when the account cannot
-    /// be opened as it is configured.
     pub(crate) async fn of(&self, caller: &Caller) -> Result<Arc<Account>, Kind> {
         let key = AccountKey { upstream: self.driver, principal: Principal::new(caller) };
         if let Some(account) = self.accounts.find(&key) {
@@ -444,9 +437,6 @@ impl UpstreamAccounts {
 
     /// Waits for a place among the child processes: that of a child that is idle, or one that has
     /// become free.
-    ///
-    /// # Errors
-    /// [`Kind::Busy`] when there is none for `queue_wait`.
     async fn place(
         &self,
         places: &Arc<ConcurrencyLimit>,

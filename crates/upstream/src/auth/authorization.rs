@@ -46,9 +46,6 @@ impl Authorization {
 
     /// Returns a token of a wider scope after the upstream has refused the one in `sent` with 403,
     /// if `response` says that its scope does not suffice. `None`: it says something else.
-    ///
-    /// # Errors
-    /// As [`Authorization::refused`].
     pub(crate) async fn insufficient(
         &self,
         sent: Option<&HeaderValue>,

@@ -46,9 +46,6 @@ enum CallerTokenSource {
 impl CallerTokenProvider {
     /// `url` is the upstream's; `ca` holds certificates (PEM) that are trusted in addition to those
     /// of the system.
-    ///
-    /// # Errors
-    /// When a configured header or certificate cannot be used.
     pub(crate) fn new(
         upstream: &str,
         credential: &config::CallerCredential,
@@ -150,10 +147,6 @@ impl CallerTokens {
 
     /// Makes sure that there is a token; obtains one with the subject token of the caller. Cancel
     /// safe.
-    ///
-    /// # Errors
-    /// [`Kind::NoToken`] when there is none to be had, or a request has failed within the last
-    /// second; [`Kind::AuthFailed`] when the upstream has just refused two in a row.
     pub(crate) async fn obtain(&self, subject: Option<&SubjectToken>) -> Result<(), Kind> {
         let now = Instant::now();
         if let Some(token) = self.valid(now) {
@@ -266,10 +259,6 @@ impl CallerTokens {
 
     /// Forgets the token in `sent`, which the upstream has refused with 403, if `response` says
     /// that its scope does not suffice (RFC 6750, section 3.1), and notes what scope does.
-    ///
-    /// # Errors
-    /// [`Kind::AuthFailed`] when a token with more scopes may do, [`Kind::NoToken`] when they were
-    /// requested already.
     pub(super) fn insufficient(
         &self,
         sent: Option<&HeaderValue>,

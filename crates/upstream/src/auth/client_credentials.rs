@@ -40,9 +40,6 @@ struct GrantParameters {
 impl ClientCredentials {
     /// `url` is the upstream's; `ca` holds certificates (PEM) that are trusted in addition to those
     /// of the system.
-    ///
-    /// # Errors
-    /// When `ca` holds no usable certificate.
     pub(super) fn new(oauth: &OAuth, http: &config::Http) -> Result<Self, String> {
         let url = &http.url;
         let (ca, proxies) = (http.ca.as_deref(), http.proxies.as_ref());
@@ -67,9 +64,6 @@ impl ClientCredentials {
     }
 
     /// Finds the token endpoint from the headers of a response with the status 401.
-    ///
-    /// # Errors
-    /// When the upstream names none that may be used.
     pub(super) async fn discover(&self, response: &HeaderMap) -> Result<(), Refusal> {
         let found = resource::discover(&self.egress, &self.url, response).await;
         let mut resource = found.map_err(Refusal::other)?;
@@ -105,9 +99,6 @@ impl ClientCredentials {
 
     /// Sends a token request (RFC 6749, section 4.4; RFC 8707, section 2), for another scope than
     /// before if one is given; `None` if no endpoint is known.
-    ///
-    /// # Errors
-    /// When the request fails.
     pub(super) async fn request(
         &self,
         scope: Option<&str>,

@@ -35,9 +35,6 @@ const JWT: &str = "urn:ietf:params:oauth:token-type:jwt";
 impl TokenExchange {
     /// `url` is the upstream's; `ca` holds certificates (PEM) that are trusted in addition to those
     /// of the system.
-    ///
-    /// # Errors
-    /// When `ca` holds no usable certificate.
     pub(super) fn new(config: &config::Exchange, http: &config::Http) -> Result<Self, String> {
         let url = &http.url;
         let (ca, proxies) = (http.ca.as_deref(), http.proxies.as_ref());
@@ -56,10 +53,6 @@ impl TokenExchange {
 
     /// Exchanges the token of a caller. The issued token is used no longer than either of the two
     /// tokens lives.
-    ///
-    /// # Errors
-    /// When the authorization server refuses, cannot be reached, or issues something else than an
-    /// access token.
     pub(super) async fn request(
         &self,
         subject: &SubjectToken,
@@ -95,9 +88,6 @@ impl TokenExchange {
 
     /// Revokes a token at the authorization server (RFC 7009). Returns whether it was revoked: some
     /// advertise no endpoint for that.
-    ///
-    /// # Errors
-    /// The authorization server refuses, or cannot be reached.
     pub(super) async fn revoke(&self, access_token: &str) -> Result<bool, Refusal> {
         let found = self.revocation_endpoint.get_or_try_init(|| self.find_revocation_endpoint());
         let Some(endpoint) = found.await? else { return Ok(false) };
@@ -111,9 +101,6 @@ impl TokenExchange {
 
     /// Looks for the metadata of the authorization server, which names its token endpoint: that of
     /// the issuer of the callers' tokens, or that at the origin of the token endpoint.
-    ///
-    /// # Errors
-    /// No metadata can be read.
     async fn find_revocation_endpoint(&self) -> Result<Option<Uri>, Refusal> {
         let config::Exchange { issuer, token_url, .. } = &self.config;
         let mut problem = None;

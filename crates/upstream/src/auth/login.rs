@@ -80,9 +80,6 @@ const RENEWED_WITHIN: f64 = 0.3;
 impl OperatorLogin {
     /// `url` is the upstream's; `ca` holds certificates (PEM) that are trusted in addition to those
     /// of the system. `shared` holds the sign-in, if there is a cluster.
-    ///
-    /// # Errors
-    /// When `ca` holds no usable certificate.
     pub(super) fn new(
         login: &config::Login,
         http: &config::Http,
@@ -106,9 +103,6 @@ impl OperatorLogin {
     /// Returns the stored access token, or a renewed one. The renewal goes on if the future is
     /// dropped: a caller that leaves must not lose the refresh token that the provider has just
     /// issued.
-    ///
-    /// # Errors
-    /// There is no login, it has ended, or the provider cannot be reached.
     pub(super) async fn request(self: &Arc<Self>) -> Result<AccessToken, Refusal> {
         let own = self.clone();
         let obtaining = self.tasks.spawn(async move { own.obtain().await });
@@ -201,8 +195,6 @@ impl OperatorLogin {
         state.refused.as_ref() == Some(&login.access_token)
     }
 
-    /// # Errors
-    /// The login cannot be used for this upstream, or any longer.
     fn check(&self, login: &StoredLogin, now: UnixSeconds) -> Result<(), Refusal> {
         let StoredLogin { url, ended, .. } = login;
         match login.state(&self.url, now) {

@@ -59,9 +59,6 @@ impl LastTokens {
 
 impl AccessToken {
     /// `access_token` was requested at `sent_at`. `random` is from 0 to 1.
-    ///
-    /// # Errors
-    /// When no header can hold the token.
     pub(super) fn new(
         access_token: &str,
         lifetime: Option<Duration>,

@@ -146,9 +146,6 @@ impl TokenSource {
     /// Returns a token of a wider scope after the upstream has refused the one in `sent` with 403,
     /// if `response` says that its scope does not suffice (RFC 6750, section 3.1). `None`: it says
     /// something else.
-    ///
-    /// # Errors
-    /// [`Kind::NoToken`] when no such token can be had.
     pub(crate) async fn insufficient(
         &self,
         sent: Option<&HeaderValue>,
@@ -259,9 +256,6 @@ impl Credential {
     }
 
     /// Returns the requested scopes with those that are needed; `None` if no endpoint is known.
-    ///
-    /// # Errors
-    /// All of them were requested already, or only a person can grant them.
     fn wider(&self, needed: &str) -> Result<Option<String>, Refusal> {
         match self {
             Self::ClientCredentials(client) => client.wider(needed).transpose(),

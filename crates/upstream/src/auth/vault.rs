@@ -25,9 +25,6 @@ pub(super) struct VaultClient {
 impl VaultClient {
     /// `url` is the upstream's; `ca` holds certificates (PEM) that are trusted in addition to those
     /// of the system.
-    ///
-    /// # Errors
-    /// When a header or certificate cannot be used.
     pub(crate) fn new(config: &config::Vault, http: &config::Http) -> Result<Self, String> {
         let mut headers = HeaderMap::new();
         headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
@@ -41,9 +38,6 @@ impl VaultClient {
     }
 
     /// Looks up the secret of the caller with this id. It is used as long as its lease lasts.
-    ///
-    /// # Errors
-    /// When the vault has none, refuses, or cannot be reached.
     pub(super) async fn request(&self, caller: &str) -> Result<AccessToken, Refusal> {
         let mut request = Request::new(Full::<Bytes>::default());
         *request.uri_mut() = url(&self.config.url, caller)?;

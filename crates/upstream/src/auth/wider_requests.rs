@@ -22,9 +22,6 @@ const WINDOW: Duration = Duration::from_secs(60);
 
 impl WiderRequests {
     /// Counts a request.
-    ///
-    /// # Errors
-    /// [`TokenFault::ScopeRefused`] for the fifth one within a minute.
     pub(super) fn admit(&mut self, now: Instant) -> Result<(), Refusal> {
         if self.began.is_none_or(|began| now.duration_since(began) >= WINDOW) {
             (self.began, self.count) = (Some(now), 0);

@@ -31,9 +31,6 @@ const MAX_TOKEN: usize = 64 * 1024;
 impl WorkloadIdentity {
     /// `url` is the upstream's; `ca` holds certificates (PEM) that are trusted in addition to those
     /// of the system.
-    ///
-    /// # Errors
-    /// When `ca` holds no usable certificate.
     pub(super) fn new(config: &config::Workload, http: &config::Http) -> Result<Self, String> {
         let url = &http.url;
         let (ca, proxies) = (http.ca.as_deref(), http.proxies.as_ref());
@@ -48,9 +45,6 @@ impl WorkloadIdentity {
     /// Sends a token request with the token that the file has now: as the authorization grant (RFC
     /// 7523, section 2.1), or as the authentication of the configured client (section 2.2). For
     /// another scope than before if one is given.
-    ///
-    /// # Errors
-    /// When the file cannot be read, or the request fails.
     pub(super) async fn request(&self, scope: Option<&str>) -> Result<AccessToken, Refusal> {
         let assertion = read_token(&self.config.file).await?;
         let (grant, proof) = match &self.config.client_id {
@@ -75,9 +69,6 @@ impl WorkloadIdentity {
     }
 
     /// Returns the requested scopes with those that are needed.
-    ///
-    /// # Errors
-    /// All of them were requested already.
     pub(super) fn wider(&self, needed: &str) -> Result<String, Refusal> {
         scope::wider(self.scope().as_deref(), needed)
     }
@@ -97,9 +88,6 @@ impl WorkloadIdentity {
 }
 
 /// Reads a token that others write, without white space around it.
-///
-/// # Errors
-/// When the file cannot be read, is empty or too large.
 pub(super) async fn read_token(file: &Path) -> Result<Secret, Refusal> {
     let refusal =
         |why: &str| Refusal::new(TokenFault::Failed, format!("{}: {why}", file.display()));

@@ -68,9 +68,6 @@ impl CallSecrets {
     /// Removes the secrets from a response. The messages of a prompt, the resources that it links
     /// to and the results of `[passthrough]` are not searched: they may be large, and each is the
     /// upstream's own.
-    ///
-    /// # Errors
-    /// [`Kind::Protocol`] if nothing can be left of it.
     pub(super) fn remove_from_response(&self, response: Document) -> Result<Document, Kind> {
         if self.searched_response(&response) == 0 {
             return Ok(response);

@@ -103,9 +103,6 @@ impl ConcurrencyPermit {
 
     /// Acquires the permit, in the queue if all are in use.
     ///
-    /// # Errors
-    /// [`Kind::Busy`] when the queue is full, or after `queue_wait`.
-    ///
     /// # Cancel safety
     /// Cancel safe: when the future is dropped, the call is removed from the queue.
     pub(crate) async fn acquire(&self) -> Result<(), Kind> {

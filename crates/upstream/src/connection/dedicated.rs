@@ -155,9 +155,6 @@ impl DedicatedPool {
     /// shared connection `like`. Waits for a place, and for exclusive use where it is needed;
     /// `None` while other calls use them longer than [`TURN`], or the connection is not open in
     /// time. Cancel safe.
-    ///
-    /// # Errors
-    /// When the connection cannot be opened.
     pub(crate) async fn lease(
         self: &Arc<Self>,
         caller: &Caller,

@@ -15,9 +15,6 @@ use domain::json::object::write_members;
 use domain::method::ForeignMethod;
 
 /// Reads the tools on all pages of `tools/list`, within the limits of a walk.
-///
-/// # Errors
-/// When a page cannot be read within `page_timeout`.
 pub(super) async fn known_tools(
     connection: &RemoteConnection,
     settings: &Settings,

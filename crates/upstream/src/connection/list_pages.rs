@@ -89,10 +89,6 @@ impl<'a> Pagination<'a> {
 
     /// Adds one `ListPromptsResult` or `ListSkillsResult`. The walk ends at an absent `nextCursor`,
     /// and at one that names no other page: then the list is what was read so far.
-    ///
-    /// # Errors
-    /// [`Kind::PaginationLimit`] when there are too many pages, prompts or bytes: half a list is
-    /// never served. [`Kind::Protocol`] when the result has another shape.
     pub(crate) fn page(&mut self, page: &Document) -> Result<PageStep, Kind> {
         let result = page.json();
         let member = self.kind.member();

@@ -160,9 +160,6 @@ impl Connection {
     }
 
     /// Lists its tools within `walk_timeout`; none without tools.
-    ///
-    /// # Errors
-    /// As [`Connection::walk`].
     pub(crate) async fn known_tools(&self, settings: &Settings) -> Result<KnownTools, Kind> {
         match self {
             Connection::Remote(connection)

@@ -139,9 +139,6 @@ impl CircuitBreaker {
     }
 
     /// Admits a call: every call while closed, one probe at a time after the open time.
-    ///
-    /// # Errors
-    /// The breaker refuses such calls, or a probe is in flight.
     pub(crate) fn admit(
         self: &Arc<Self>,
         holder: &Holder,
@@ -243,8 +240,6 @@ impl CircuitBreaker {
 }
 
 impl BreakerState {
-    /// # Errors
-    /// A circuit of the call refuses it.
     fn admit(&mut self, key: CallKey, now: Instant) -> Result<Option<u64>, BreakerRefusal> {
         if self.shared.open_until.is_none() && self.narrow.is_empty() {
             return Ok(None);

@@ -15,9 +15,6 @@ pub(super) trait StoreApi: Sync {
     fn page(&self, answer: Json<'_>, store: &Store) -> Option<Page>;
 
     /// Reads the answer to [`Found::Elsewhere`].
-    ///
-    /// # Errors
-    /// Why the version cannot be served.
     fn version(&self, answer: Json<'_>) -> Result<StoreVersion, String>;
 }
 
@@ -84,9 +81,6 @@ pub(super) fn rows<'a>(
 
 impl Row {
     /// Reads an element.
-    ///
-    /// # Errors
-    /// It has no name, or one that looks like that of a version.
     fn read(
         element: Json<'_>,
         store: &Store,

@@ -131,10 +131,6 @@ impl StoreReader {
     }
 
     /// Reads the whole store. Cancel safe: what was read of single prompts is not asked for again.
-    ///
-    /// # Errors
-    /// When a request fails or takes longer than `page_timeout`, when an answer is no list of the
-    /// store, or when a limit of the walk is exceeded.
     pub(super) async fn walk(&self) -> Result<StoreWalk, Kind> {
         let budget = Budget { used: AtomicUsize::new(0), most: self.settings.max_walk };
         let mut listing = self.list(&budget).await?;

@@ -30,9 +30,6 @@ impl Format {
 }
 
 /// Reads a template.
-///
-/// # Errors
-/// What in it is more than a variable.
 pub(super) fn pieces(format: Format, template: &str) -> Result<Vec<TemplatePiece>, String> {
     match format {
         Format::Braces => braces(template),

@@ -58,9 +58,6 @@ const ROLES: [(&str, MessageRole); 6] = [
 
 impl StoreVersion {
     /// Reads the version as a prompt of a library.
-    ///
-    /// # Errors
-    /// Why it cannot be served as it is meant.
     pub(super) fn prompt(
         &self,
         name: &str,
@@ -108,9 +105,6 @@ fn role_of(name: &str, has_system_as_user: bool) -> Result<MessageRole, String> 
 
 /// Reads the messages of a chat prompt: objects with a role, and a text or text parts. Each part
 /// becomes a message of its own.
-///
-/// # Errors
-/// One of them is something else.
 pub(super) fn chat(messages: Json<'_>) -> Result<Vec<(String, String)>, String> {
     let odd = |message: Json<'_>| {
         let message = excerpt(message.text());

@@ -45,9 +45,6 @@ impl ChildInput {
 
     /// Queues a message; waits for room.
     ///
-    /// # Errors
-    /// When the child is closed.
-    ///
     /// # Cancel safety
     /// Cancel safe: a message is queued whole or not at all.
     pub(super) async fn send(&self, text: String) -> Result<(), NotQueued> {
@@ -57,9 +54,6 @@ impl ChildInput {
     }
 
     /// Queues a message of a few bytes, such as a cancellation, if fewer than [`MESSAGES`] wait.
-    ///
-    /// # Errors
-    /// When as many wait, or the child is closed.
     pub(super) fn try_send(&self, text: String) -> Result<(), NotQueued> {
         self.messages.try_send(QueuedMessage { text, _room: None }).map_err(|_| NotQueued)
     }

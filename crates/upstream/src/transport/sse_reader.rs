@@ -108,9 +108,6 @@ impl SseReader {
 }
 
 /// Returns the next bytes of a body; nothing at its end. Cancel safe.
-///
-/// # Errors
-/// [`Kind::Reset`] when the connection breaks.
 pub(crate) async fn next_chunk(body: &mut Incoming) -> Result<Option<Bytes>, Kind> {
     while let Some(frame) = body.frame().await {
         if let Ok(chunk) = frame.map_err(|error| reset(&error))?.into_data() {

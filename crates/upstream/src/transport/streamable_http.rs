@@ -399,9 +399,6 @@ impl HttpEndpoint {
     }
 
     /// Returns the reader of an event stream.
-    ///
-    /// # Errors
-    /// The response, if it is none.
     fn events(&self, response: Response<Incoming>) -> Result<SseReader, (Box<Parts>, Incoming)> {
         let (head, body) = response.into_parts();
         match (head.status, media_type(&head.headers)) {
@@ -515,9 +512,6 @@ impl HttpEndpoint {
     }
 
     /// Reads a body to its end.
-    ///
-    /// # Errors
-    /// The connection breaks, the body is too large, or the call has no room for it.
     async fn read_body(&self, mut body: Incoming) -> Result<Vec<u8>, Kind> {
         // The announced length is untrusted: it bounds the first buffer only.
         let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
@@ -589,9 +583,6 @@ impl HttpEndpoint {
 
     /// Returns the response to `id`. Requests and notifications go to the correlator; malformed
     /// messages with another id are skipped.
-    ///
-    /// # Errors
-    /// [`Kind::Reset`] at the end of the stream.
     async fn read_events(
         self: &Arc<Self>,
         id: &Id,

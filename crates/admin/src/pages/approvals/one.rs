@@ -112,9 +112,6 @@ impl Page for ApprovalPage {
 }
 
 /// Returns one prompt with its change. The offered version is fetched, so the upstream is called.
-///
-/// # Errors
-/// There is no such prompt, or its texts cannot be had in time.
 pub(crate) async fn approval(
     state: &Arc<AdminState>,
     request: &PageRequest,

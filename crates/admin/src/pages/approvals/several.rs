@@ -57,9 +57,6 @@ impl Page for SeveralPage {
 const SEVERAL: usize = 25;
 
 /// Returns a summary of the prompts that the parameters `chosen` name.
-///
-/// # Errors
-/// The visitor reads no texts, there are too many, or one cannot be had in time.
 pub(crate) async fn several(
     state: &Arc<AdminState>,
     request: &PageRequest,

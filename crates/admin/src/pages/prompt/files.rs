@@ -96,9 +96,6 @@ impl FilesTab {
 
 /// Returns the files of a skill, and the text of the chosen one: from the lock file, if these bytes
 /// are approved, else from the upstream, which is called.
-///
-/// # Errors
-/// The skill has no such file, or its text cannot be had in time.
 pub(super) async fn files(looked: &Looked<'_>, entry: Json<'_>) -> PageResult<FilesTab> {
     let Looked { request, visitor, name, .. } = *looked;
     let files = FileRow::of_entry(entry, name);

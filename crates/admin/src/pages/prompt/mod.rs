@@ -94,9 +94,6 @@ struct Looked<'a> {
 }
 
 /// Returns a tab of a prompt that is served.
-///
-/// # Errors
-/// There is none with this public name.
 pub(crate) async fn prompt(
     state: &AdminState,
     request: &PageRequest,
@@ -108,9 +105,6 @@ pub(crate) async fn prompt(
 }
 
 /// Returns the tab for trials, with the outcome of one.
-///
-/// # Errors
-/// As [`prompt`].
 pub(crate) async fn tried(
     state: &AdminState,
     request: &PageRequest,
@@ -152,9 +146,6 @@ async fn with_trial(
 }
 
 /// Returns a tab of a skill that is served; `name` is the URI of its `SKILL.md`.
-///
-/// # Errors
-/// There is none with this name, or it has not the file that the parameter `file` names.
 pub(crate) async fn skill(
     state: &AdminState,
     request: &PageRequest,
@@ -181,9 +172,6 @@ pub(crate) async fn skill(
 
 impl Looked<'_> {
     /// The page around one tab.
-    ///
-    /// # Errors
-    /// The tab cannot be written.
     fn page(
         &self,
         tabs: &'static [PromptTab],

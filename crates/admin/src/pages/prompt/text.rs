@@ -50,9 +50,6 @@ impl TextTab {
 }
 
 /// Returns the text. Where approvals are on and none is given, the upstream is asked for it.
-///
-/// # Errors
-/// It cannot be had in time.
 pub(super) async fn text(looked: &Looked<'_>) -> PageResult<TextTab> {
     Ok(TextTab {
         name: looked.name.to_owned(),

@@ -60,9 +60,6 @@ const ALGORITHMS: [Algorithm; 9] = [
 const TYPES: [&str; 2] = ["JWT", "application/jwt"];
 
 /// Reads the header of a token, of which nothing is trusted yet.
-///
-/// # Errors
-/// It is too long, no signed token, of another type, or signed in a way that is not accepted.
 pub(super) fn header(token: &str) -> Result<Header, SignInError> {
     if token.len() > MAX_TOKEN {
         return Err(SignInError::IdToken("it is longer than 64 KiB"));
@@ -84,9 +81,6 @@ pub(super) fn header(token: &str) -> Result<Header, SignInError> {
 }
 
 /// Verifies the signature of a token; returns its claims, of which only that is known.
-///
-/// # Errors
-/// The signature is wrong, or the claims are no JSON object.
 pub(super) fn verified(
     token: &str,
     key: &DecodingKey,
@@ -103,10 +97,6 @@ pub(super) fn verified(
 }
 
 /// Checks verified claims; returns the person.
-///
-/// # Errors
-/// The token is of another provider, for another client or sign-in, not valid at this time, or
-/// lacks the person or the groups.
 pub(super) fn person(claims: &Value, expected: ExpectedClaims<'_>) -> Result<Person, SignInError> {
     let ExpectedClaims { oidc, nonce, now } = expected;
     let text = |name: &str| claims.get(name).and_then(Value::as_str);

@@ -47,9 +47,6 @@ impl OidcSignIn {
     }
 
     /// Returns the value of `Location` that sends a browser to the provider.
-    ///
-    /// # Errors
-    /// The provider cannot be reached, or its metadata lacks an endpoint.
     pub(super) async fn location(&self, flow: &Flow) -> Result<HeaderValue, SignInError> {
         let known = self.provider.known().await.ok_or(SignInError::ProviderUnavailable)?;
         let config::Oidc { client_id, groups_claim, .. } = self.config();
@@ -58,9 +55,6 @@ impl OidcSignIn {
     }
 
     /// Returns the person whom the provider has sent back to the callback with `query`.
-    ///
-    /// # Errors
-    /// The answer, the code or the ID token is not accepted, or the provider cannot be reached.
     pub(super) async fn person(
         &self,
         flow: &Flow,

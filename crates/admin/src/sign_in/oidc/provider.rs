@@ -138,9 +138,6 @@ impl OidcProvider {
 
     /// Exchanges a code for an ID token (OpenID Connect Core 1.0, section 3.1.3; RFC 7636, section
     /// 4.5).
-    ///
-    /// # Errors
-    /// The provider refuses, cannot be reached, or sends no ID token.
     pub(super) async fn exchange(
         &self,
         known: &KnownProvider,

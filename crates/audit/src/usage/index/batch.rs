@@ -339,8 +339,6 @@ const NAMES: usize = 8 << 20;
 const OVERHEAD: usize = 80;
 
 impl NameIds {
-    /// # Errors
-    /// When the database cannot be read.
     pub(super) fn load(database: &Database) -> io::Result<Self> {
         let next = database
             .with(|db| db.query_row("SELECT max(id) + 1 FROM names", [], |row| row.get(0)))?;
@@ -348,9 +346,6 @@ impl NameIds {
     }
 
     /// Returns the id of a name that is used on a day; a new one if it has none.
-    ///
-    /// # Errors
-    /// When the database cannot be read.
     pub(super) fn id(
         &mut self,
         database: &Database,

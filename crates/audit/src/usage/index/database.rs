@@ -54,9 +54,6 @@ pub(super) fn path(folder: &Path) -> PathBuf {
 }
 
 /// Creates the folder of an index if there is none, and locks it for the one process that writes.
-///
-/// # Errors
-/// When the folder cannot be created or written, or another process writes it (`WouldBlock`).
 pub(super) fn lock(folder: &Path) -> io::Result<File> {
     disk::create_dir_all(folder, Readers::Owner)?;
     let options = OpenOptions { create: true, write: true, ..OpenOptions::private() };
@@ -73,9 +70,6 @@ pub(super) fn lock(folder: &Path) -> io::Result<File> {
 impl Database {
     /// Opens the database of a folder to write it; creates it if there is none. A file of another
     /// version, or a damaged one, is set aside first.
-    ///
-    /// # Errors
-    /// When the database cannot be read or written.
     pub(super) fn open(folder: &Path) -> io::Result<Self> {
         create(folder)?;
         let database = Self::connect(&path(folder), OpenFlags::SQLITE_OPEN_READ_WRITE)?;
@@ -94,10 +88,6 @@ impl Database {
     }
 
     /// Opens the database of a folder to read it, as it is now; `None` if there is none.
-    ///
-    /// # Errors
-    /// When the database cannot be read; [`is_damage`] says whether it is of another version, or
-    /// damaged.
     pub(super) fn reader(folder: &Path) -> io::Result<Option<Self>> {
         let path = path(folder);
         if disk::metadata(&path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
@@ -120,9 +110,6 @@ impl Database {
 
     /// Creates a database that ends with its last connection. Beyond a few megabytes it is in a
     /// temporary file.
-    ///
-    /// # Errors
-    /// When SQLite cannot create it.
     pub(super) fn temporary() -> io::Result<Self> {
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE;
         let database = Self::connect(Path::new(""), flags)?;
@@ -139,9 +126,6 @@ impl Database {
     }
 
     /// Runs `work` on the connection, alone. Blocks on the file system.
-    ///
-    /// # Errors
-    /// The errors of `work`, with the path of the database.
     pub(super) fn with<T>(
         &self,
         work: impl FnOnce(&mut Connection) -> rusqlite::Result<T>,
@@ -163,9 +147,6 @@ impl Database {
     }
 
     /// Runs `work` in a transaction, alone.
-    ///
-    /// # Errors
-    /// The errors of `work`; nothing is changed then.
     pub(super) fn change<T>(
         &self,
         work: impl FnOnce(&Connection) -> rusqlite::Result<T>,
@@ -204,9 +185,6 @@ fn failure(path: &Path, error: &Error) -> io::Error {
 
 /// Moves a database that cannot be used out of the way, with what SQLite keeps beside it. `why` is
 /// part of its new name.
-///
-/// # Errors
-/// When a file cannot be renamed.
 pub(super) fn set_aside(folder: &Path, why: &str) -> io::Result<()> {
     let now = humantime::format_rfc3339_seconds(base::platform::wall_clock());
     let now = now.to_string().replace([':', '-'], "");

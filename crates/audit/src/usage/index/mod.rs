@@ -82,9 +82,6 @@ pub(super) fn path(folder: &Path) -> PathBuf {
 impl Index {
     /// Opens an index to write it. A database that cannot be used is set aside; the log is read
     /// again then, as far as it goes back.
-    ///
-    /// # Errors
-    /// When the folder cannot be read or written, or another process writes it (`WouldBlock`).
     pub(super) fn open(path: &Path, keep: Duration, size: u64) -> io::Result<Self> {
         let lock = database::lock(path)?;
         let index = Self::of(Database::open(path)?, None)?;
@@ -93,9 +90,6 @@ impl Index {
 
     /// Opens an index to read it; what is read from the log is kept apart. Without a folder, or an
     /// index in it, all is read from the log.
-    ///
-    /// # Errors
-    /// When the database cannot be read; see [`is_damage`].
     pub(super) fn reader(path: Option<&Path>) -> io::Result<Self> {
         let stored = path.map(Database::reader).transpose()?.flatten();
         Self::of(Database::temporary()?, stored)
@@ -122,9 +116,6 @@ impl Index {
     }
 
     /// Returns a reader of the log in a folder, from where this index ends.
-    ///
-    /// # Errors
-    /// When the folder or the database cannot be read.
     pub(super) fn tail(&mut self, path: &Path) -> io::Result<Tail> {
         self.change_log(&crate::tail::instance(path)?.unwrap_or_default())?;
         Ok(Tail::new(path, self.log.position))
@@ -146,9 +137,6 @@ impl Index {
     }
 
     /// Reads about `limit` bytes of the log. Returns whether its end was reached.
-    ///
-    /// # Errors
-    /// When the log cannot be read, or the database not written.
     pub(super) fn follow(&mut self, tail: &mut Tail, limit: usize) -> io::Result<bool> {
         let mut taken = Ok(());
         let at_end = tail.read(limit, |line| {
@@ -204,9 +192,6 @@ impl Index {
     }
 
     /// Writes what was counted, with the place in the log.
-    ///
-    /// # Errors
-    /// When the database cannot be written. What is in memory stays, and is written the next time.
     pub(super) fn flush(&mut self) -> io::Result<()> {
         if !self.has_changed {
             return Ok(());
@@ -228,9 +213,6 @@ impl Index {
 
     /// Once a day: removes days beyond the limits, and the hours of days that are a month old.
     /// `now` is in seconds since the Unix epoch.
-    ///
-    /// # Errors
-    /// When the database cannot be written.
     pub(super) fn tidy(&mut self, now: u64) -> io::Result<()> {
         let today = now / DAY * DAY;
         if self.folder.is_none() || self.tidied == today {
@@ -260,9 +242,6 @@ impl Index {
     }
 
     /// Returns what is needed to answer questions without this index, with all that was counted.
-    ///
-    /// # Errors
-    /// When the database cannot be written, or not be opened again.
     pub(super) fn snapshot(&mut self) -> io::Result<IndexSnapshot> {
         self.flush()?;
         Ok(IndexSnapshot(match &self.folder {
@@ -273,9 +252,6 @@ impl Index {
 
     /// Writes what was counted. The database is then one file that can be copied, and read where
     /// nothing can be written.
-    ///
-    /// # Errors
-    /// When the database cannot be written.
     pub(super) fn close(mut self) -> io::Result<()> {
         self.flush()?;
         self.database.rest();
@@ -283,9 +259,6 @@ impl Index {
     }
 
     /// Moves a damaged database out of the way; the next index begins anew.
-    ///
-    /// # Errors
-    /// When its files cannot be renamed.
     pub(super) fn set_aside(self) -> io::Result<()> {
         let Self { folder, database, .. } = self;
         drop(database);

@@ -35,9 +35,6 @@ pub(in crate::usage) struct IndexSnapshot(pub(super) Vec<Database>);
 impl IndexSnapshot {
     /// Adds what was counted in `from..to`, in seconds since the Unix epoch, newest first until
     /// `until`. Returns the seconds of one point, to which the times are rounded; by minute to that.
-    ///
-    /// # Errors
-    /// When a database cannot be read; see [`is_damage`](super::is_damage).
     pub(in crate::usage) fn collect(
         &self,
         query: &Query,
@@ -62,9 +59,6 @@ impl IndexSnapshot {
 
     /// Returns the begin of the first minute with calls, or else of the first day with calls, in
     /// seconds since the Unix epoch.
-    ///
-    /// # Errors
-    /// When a database cannot be read.
     pub(in crate::usage) fn known_since(&self) -> io::Result<u64> {
         let first = "SELECT iif(since > day, day, minute) FROM \
             (SELECT min(day) AS day FROM calls_by_day WHERE kind = 0), \
@@ -77,9 +71,6 @@ impl IndexSnapshot {
     }
 
     /// Adds the uses of prompts on the days of the week that begins at `first`, until `until`.
-    ///
-    /// # Errors
-    /// When a database cannot be read.
     pub(in crate::usage) fn daily(
         &self,
         prompts: &[String],

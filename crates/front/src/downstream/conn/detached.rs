@@ -90,10 +90,6 @@ impl<S, B> LentIo<S, B> {
     }
 
     /// Takes the connection back, after hyper's connection was dropped.
-    ///
-    /// # Errors
-    /// When hyper still holds the IO, no response is detached, or bytes before it are not flushed.
-    /// The connection is lost then: what hyper has sent of it is unknown.
     pub(crate) fn reclaim(self) -> io::Result<DetachedStream<S, B>> {
         let lent = Arc::into_inner(self.0)
             .ok_or_else(|| io::Error::other("hyper still holds the connection of a stream"))?;
@@ -184,10 +180,6 @@ where
 {
     /// Sends the response until its body ends or its client disconnects, then closes the
     /// connection.
-    ///
-    /// # Errors
-    /// When the connection breaks, or its client reads nothing for too long, or sends more than
-    /// [`IGNORED_BYTES`] behind its request.
     pub(crate) fn run(self) -> impl Future<Output = io::Result<()>> {
         let Self { mut io, response } = self;
         let (head, mut body) = response.into_parts();
@@ -235,9 +227,6 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(30);
 /// Completes when the client has closed its side. Bytes in the buffers below are flushed meanwhile.
 ///
 /// Cancel safe: `ignored` counts the bytes that were read before.
-///
-/// # Errors
-/// When the connection breaks, or the client sends more than [`IGNORED_BYTES`].
 async fn closed<S>(io: &mut S, ignored: &mut usize) -> io::Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin,

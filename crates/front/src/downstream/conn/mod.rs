@@ -90,9 +90,6 @@ pub(crate) struct ConnContext<E> {
 
 /// Serves a connection until it ends, a deadline passes, or `drain` is cancelled and the requests
 /// in flight are answered. `place` is that of the connection among all connections.
-///
-/// # Errors
-/// When the connection breaks, violates HTTP, or exceeds a deadline.
 pub(crate) async fn serve<E, S>(
     stream: S,
     peer: Peer,
@@ -268,9 +265,6 @@ const H2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// Reads as many bytes as distinguish HTTP/1.1 from HTTP/2 (RFC 9113, section 3.4): the first
 /// within `first_byte`, the rest of a preface within `head`. Returns them with the version.
-///
-/// # Errors
-/// When the client disconnects or a deadline passes.
 async fn detect_version<S: AsyncRead + Unpin>(
     stream: &mut S,
     limits: &Limits,

@@ -63,9 +63,6 @@ impl TlsServer {
 
     /// Performs the TLS handshake. Returns the encrypted stream and the subject of the client
     /// certificate (RFC 4514), if the client sent one. Cancel safe: the connection ends.
-    ///
-    /// # Errors
-    /// When the handshake fails or takes too long, or the subject is empty or not plain text.
     pub(crate) async fn accept(
         &self,
         stream: Stream,

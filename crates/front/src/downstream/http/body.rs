@@ -16,10 +16,6 @@ use domain::fault::TransportFault;
 
 /// Reads a body to its end, within `body_size` bytes, the time `body` and the rate `body_rate`, and
 /// reserves memory for it.
-///
-/// # Errors
-/// `body_too_large`, `body_timeout`, `body_broken`, or `overloaded` when there is no memory for it,
-/// or its memory was needed for callers who have less.
 pub(crate) async fn read(
     body: impl Body<Data = Bytes> + Unpin,
     headers: &HeaderMap,

@@ -98,10 +98,6 @@ impl HttpSseEndpoint {
     }
 
     /// Opens a stream for a caller that `authenticated_by` has authenticated.
-    ///
-    /// # Errors
-    /// `overloaded` or `too_many_streams` when no stream is allowed; `audit_unavailable` when it
-    /// cannot be recorded.
     pub(crate) async fn open(
         &self,
         sender: Sender,
@@ -156,9 +152,6 @@ impl HttpSseEndpoint {
     }
 
     /// Returns where the session that a URL names is.
-    ///
-    /// # Errors
-    /// `session_required` without an id; `session_unknown` when no stream of this caller has it.
     pub(crate) fn find<'a>(
         &self,
         uri: &'a Uri,
@@ -214,9 +207,6 @@ pub(crate) enum SessionPlace<'a> {
 
 impl SessionPlace<'_> {
     /// Delivers a message of the client.
-    ///
-    /// # Errors
-    /// `session_unknown`, or another replica did not acknowledge the message.
     pub(crate) async fn deliver(
         self,
         sender: &Sender,

@@ -61,9 +61,6 @@ impl ProtectedResources {
 
     /// Returns the metadata document at a well-known path (RFC 9728, section 3). `None` for any
     /// other path.
-    ///
-    /// # Errors
-    /// `not_found` when no endpoint has this well-known path, or no tokens are accepted.
     pub(crate) fn document(&self, path: &str) -> Option<Result<String, TransportFault>> {
         let suffix = path.strip_prefix(WELL_KNOWN)?;
         // Some clients write the URL of the endpoint with a slash at the end.

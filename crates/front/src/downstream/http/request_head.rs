@@ -26,9 +26,6 @@ pub(crate) enum Accepts {
 }
 
 /// Checks that a request body is JSON without a content coding.
-///
-/// # Errors
-/// `unsupported_media_type`.
 pub(crate) fn check_media_type(headers: &HeaderMap) -> Result<(), TransportFault> {
     let mut types = headers.get_all(CONTENT_TYPE).iter();
     let only = types.next().filter(|_| types.next().is_none());
@@ -43,9 +40,6 @@ pub(crate) fn check_media_type(headers: &HeaderMap) -> Result<(), TransportFault
 /// Reads `Accept` (RFC 9110, section 12.5.1). Without the header, or with an empty one, every media
 /// type is accepted. For each media type the most specific media range decides, and a weight of 0
 /// refuses it. Weights above 0 do not matter: the response decides the type.
-///
-/// # Errors
-/// When the client accepts neither JSON nor event streams.
 pub(crate) fn read_accept(headers: &HeaderMap) -> Result<Accepts, TransportFault> {
     let mut values = headers.get_all(ACCEPT).iter();
     if values.next().is_some_and(|value| value == USUAL_ACCEPT) && values.next().is_none() {

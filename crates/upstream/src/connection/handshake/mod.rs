@@ -95,9 +95,6 @@ impl Conversation {
     /// Performs the handshake, in the configured revision or in the one that `server/discover`
     /// finds within `probe`. `capabilities` are declared at `initialize`; a modern handshake
     /// declares none, since each request does.
-    ///
-    /// # Errors
-    /// When the upstream does not respond, refuses the handshake or violates the protocol.
     pub(crate) async fn open(
         transport: &UpstreamTransport,
         revision: Option<Revision>,
@@ -228,9 +225,6 @@ impl Conversation {
 
     /// Reads the GET stream of a legacy upstream, which carries the messages that belong to no
     /// request, until it ends.
-    ///
-    /// # Errors
-    /// When the upstream has no such stream, or the stream breaks.
     pub(crate) async fn read_get_stream(
         &self,
         transport: &UpstreamTransport,
