@@ -1,10 +1,10 @@
 //! promptgate: one endpoint in front of every MCP prompt server a company has.
 //!
 //! ```text
-//! client ─► downstream ─► session ─► router ───► upstream ──► prompt server
+//! client ─► downstream ─► session ─► calls ────► upstream ──► prompt server
 //!           bytes⇄frames  frames⇄    catalog,    the door,
 //!           http/ conn/   Call,      views,      connection/ call/ guard/
-//!           channel       dialects   bridge      transport/ auth/ library/
+//!           channel       dialects   bridge      transport/ auth/
 //!                            │          │            │
 //!                            └──────► policy ◄───────┘
 //!                                 authenticate, then authorize:
@@ -12,7 +12,7 @@
 //! ```
 //!
 //! `domain` holds the rules of MCP: values in, values out, without runtime or clock.
-//! ARCHITECTURE.md describes the layers below and around this path, and the laws that tests check.
+//! ARCHITECTURE.md describes the crates below and around this path, and the laws that tests check.
 
 #![forbid(unsafe_code)]
 // Untrusted input must not panic; tests may.

@@ -43,8 +43,8 @@ pub enum RuleCallers {
 }
 
 impl Rule {
-    /// The patterns of URIs that are not in normal form, in which resources of `[passthrough]` are named,
-    /// in that form.
+    /// The patterns of URIs that are not in normal form, in which resources of `[passthrough]` are
+    /// named, in that form.
     fn respelled(&self) -> Result<Vec<Glob>, Vec<String>> {
         if !self.methods.contains(&Method::Passthrough) {
             return Ok(Vec::new());

@@ -1,5 +1,5 @@
-//! The texts of prompts, learnt by probes: without arguments, with those of configured probes, and as
-//! templates with marked arguments.
+//! The texts of prompts, learnt by probes: without arguments, with those of configured probes, and
+//! as templates with marked arguments.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

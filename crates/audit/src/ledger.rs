@@ -41,8 +41,8 @@ pub struct Ledger {
 struct WritePromise(Option<Arc<SharedWriter>>);
 
 impl WritePromise {
-    /// Writes in a task of this runtime, as soon as the present one waits. No call is held by a disk
-    /// that hangs, then: one task and its thread are, and the other threads serve the calls.
+    /// Writes in a task of this runtime, as soon as the present one waits. No call is held by a
+    /// disk that hangs, then: one task and its thread are, and the other threads serve the calls.
     fn fulfil(self) {
         let handle = Handle::try_current().ok();
         if let Some(handle) = handle.filter(|handle| handle.metrics().num_workers() > 1) {

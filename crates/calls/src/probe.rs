@@ -1,5 +1,5 @@
-//! Probes: calls by which the gateway learns the texts of prompts and the files of skills. They pass
-//! the same door as every call, as the caller `promptgate`.
+//! Probes: calls by which the gateway learns the texts of prompts and the files of skills. They
+//! pass the same door as every call, as the caller `promptgate`.
 
 use tokio::time::Instant;
 

@@ -386,8 +386,9 @@ impl Request {
     }
 
     /// Returns the public name of the requested prompt, or of the one with the link, the URI of a
-    /// skill, of its file or folder, or the name of what a request for the upstream of `[passthrough]` is
-    /// for; `None` for a list. A link itself is a capability, which no record has.
+    /// skill, of its file or folder, or the name of what a request for the upstream of
+    /// `[passthrough]` is for; `None` for a list. A link itself is a capability, which no record
+    /// has.
     pub fn prompt_name(&self) -> Option<&str> {
         match self {
             Self::List { .. }

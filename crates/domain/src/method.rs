@@ -65,8 +65,8 @@ impl Method {
     }
 }
 
-/// A method for tools or resources. Only the upstream of `[passthrough]` receives one: the gateway has no
-/// resources but the files of skills and links in prompts, and its tools stand for prompts.
+/// A method for tools or resources. Only the upstream of `[passthrough]` receives one: the gateway
+/// has no resources but the files of skills and links in prompts, and its tools stand for prompts.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum ForeignMethod {
     ListTools,
@@ -123,7 +123,8 @@ pub fn named_member(method: &str) -> Option<&'static str> {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Countable {
     Call(Method),
-    /// A call of the upstream of `[passthrough]`; `None` for all methods without a name of their own here.
+    /// A call of the upstream of `[passthrough]`; `None` for all methods without a name of their
+    /// own here.
     Passthrough(Option<ForeignMethod>),
     /// `initialize`
     Initialize,

@@ -1,5 +1,5 @@
-//! Requests for what is not prompts, which go to one designated upstream (`[passthrough]`), and what that
-//! upstream has declared.
+//! Requests for what is not prompts, which go to one designated upstream (`[passthrough]`), and
+//! what that upstream has declared.
 
 use std::sync::Arc;
 

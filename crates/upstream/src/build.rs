@@ -49,7 +49,8 @@ pub struct UpstreamDeps {
     pub accounts: Arc<Accounts>,
     /// The operator's sign-ins, if there is a cluster.
     pub logins: Option<Arc<SharedLogins>>,
-    /// The announcements of the upstreams that `[passthrough]` has named, by id: they outlive reloads.
+    /// The announcements of the upstreams that `[passthrough]` has named, by id: they outlive
+    /// reloads.
     pub passthrough: Arc<Mutex<HashMap<UpstreamId, Arc<PassthroughSignals>>>>,
     /// This gateway, as others know it since its start.
     pub own: Via,

@@ -104,8 +104,8 @@ impl Driver {
         }
     }
 
-    /// Lists the tools of the upstream of `[passthrough]`: prompts are offered beside them, and headers of
-    /// clients repeat their arguments. Without a list they are those of the list before.
+    /// Lists the tools of the upstream of `[passthrough]`: prompts are offered beside them, and
+    /// headers of clients repeat their arguments. Without a list they are those of the list before.
     async fn list_tools(&self, connection: &Connection) {
         if !self.upstream.is_passthrough {
             return;

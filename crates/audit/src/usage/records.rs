@@ -142,7 +142,8 @@ impl<'a> RecordMembers<'a> {
         if self.method.is_some_and(|method| method.is(Method::Get.as_str())) {
             return true;
         }
-        // Another file has the name of its skill, and a resource of `[passthrough]` an upstream alone.
+        // Another file has the name of its skill, and a resource of `[passthrough]` an upstream
+        // alone.
         let is_of_skill = self.skill.is_none() && self.prompt.is_some() == self.upstream.is_some();
         self.method.is_some_and(|method| method.is(Method::ReadFile.as_str()))
             && is_of_skill

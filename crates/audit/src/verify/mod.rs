@@ -134,8 +134,8 @@ pub fn verify(path: &Path, anchors: TrustAnchors) -> io::Result<VerificationRepo
 }
 
 /// As [`verify`], of a log with its archives: a segment counts from the first of the folders that
-/// has it, and the others must have the same. Reports the bytes that were read, as they are stored, to
-/// `watch` every few megabytes.
+/// has it, and the others must have the same. Reports the bytes that were read, as they are stored,
+/// to `watch` every few megabytes.
 ///
 /// # Errors
 /// When a file cannot be read; and once `watch` has broken off.

@@ -1,5 +1,6 @@
 //! The way of `[passthrough]`: requests for tools, resources and other methods go to one designated
-//! upstream (`[passthrough]`), unmerged and unrenamed, through the same gate and the same bridge as gets.
+//! upstream (`[passthrough]`), unmerged and unrenamed, through the same gate and the same bridge as
+//! gets.
 
 use std::sync::Arc;
 

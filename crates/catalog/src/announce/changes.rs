@@ -75,7 +75,8 @@ impl Changes {
         !self.is_view || is_served != Some(false)
     }
 
-    /// Whether a reload has given the endpoint another upstream of `[passthrough]`, or taken it away.
+    /// Whether a reload has given the endpoint another upstream of `[passthrough]`, or taken it
+    /// away.
     pub fn has_other_passthrough(&mut self) -> bool {
         let published = self.published.borrow();
         let Some(now) =

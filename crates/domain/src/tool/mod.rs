@@ -1,5 +1,5 @@
-//! Prompts as tools, for hosts and models without prompt support: the names, definitions, search and
-//! results of the tools that stand for prompts (MCP 2025-11-25, tools).
+//! Prompts as tools, for hosts and models without prompt support: the names, definitions, search
+//! and results of the tools that stand for prompts (MCP 2025-11-25, tools).
 
 pub mod name;
 pub mod definition;

@@ -51,8 +51,8 @@ impl Endpoints {
         }
     }
 
-    /// Returns the changes of the upstream of `[passthrough]` for a stream that wants these; `None` where
-    /// the endpoint does not serve it.
+    /// Returns the changes of the upstream of `[passthrough]` for a stream that wants these; `None`
+    /// where the endpoint does not serve it.
     pub(super) fn passthrough_notices(
         &self,
         endpoint: &str,
@@ -144,7 +144,8 @@ impl Endpoints {
         }))
     }
 
-    /// Adds to a request for the upstream of `[passthrough]` the header that differs from its arguments.
+    /// Adds to a request for the upstream of `[passthrough]` the header that differs from its
+    /// arguments.
     fn with_mismatch(
         &self,
         mut request: Request,

@@ -1,7 +1,7 @@
 //! Requests for tools, resources and skills. The gateway has no tools of its own: they stand for
 //! prompts and skills. Its resources are the files of skills, and links in prompts. The rest goes
-//! to the upstream of `[passthrough]`; without one, hosts that ask every server for all lists get empty
-//! ones.
+//! to the upstream of `[passthrough]`; without one, hosts that ask every server for all lists get
+//! empty ones.
 
 use std::borrow::Cow;
 
@@ -182,8 +182,8 @@ impl ServedMethods<'_> {
         !is_ours && passthrough.capabilities().takes(method, params)
     }
 
-    /// Whether a `resources/read` is for a file of a skill. Beside an upstream of `[passthrough]` without
-    /// skills, only one that is listed is: the others are resources of that upstream.
+    /// Whether a `resources/read` is for a file of a skill. Beside an upstream of `[passthrough]`
+    /// without skills, only one that is listed is: the others are resources of that upstream.
     fn is_of_skill(self, params: Option<Json<'_>>) -> bool {
         let uri = uri_of(params).filter(|uri| skill::has_scheme(uri));
         let Some(uri) = uri else { return false };

@@ -482,8 +482,8 @@ impl Correlator {
         }
     }
 
-    /// Notes a change of tools or resources: where `[passthrough]` names the upstream, and where files of
-    /// skills are among the resources.
+    /// Notes a change of tools or resources: where `[passthrough]` names the upstream, and where
+    /// files of skills are among the resources.
     pub(crate) fn note_rest(&self, method: &str) {
         let has_other_tools =
             self.sinks.passthrough.as_ref().is_some_and(|passthrough| passthrough.note(method));

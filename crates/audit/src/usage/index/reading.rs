@@ -34,7 +34,8 @@ pub(in crate::usage) struct IndexSnapshot(pub(super) Vec<Database>);
 
 impl IndexSnapshot {
     /// Adds what was counted in `from..to`, in seconds since the Unix epoch, newest first until
-    /// `until`. Returns the seconds of one point, to which the times are rounded; by minute to that.
+    /// `until`. Returns the seconds of one point, to which the times are rounded; by minute to
+    /// that.
     pub(in crate::usage) fn collect(
         &self,
         query: &Query,

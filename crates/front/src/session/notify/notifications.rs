@@ -218,7 +218,8 @@ impl NotificationStream {
         }
         loop {
             let visible = self.changes.visible().await;
-            // Notifications of `[passthrough]` come from the upstream to which the stream is attached.
+            // Notifications of `[passthrough]` come from the upstream to which the stream is
+            // attached.
             let is_of_other = self.changes.has_other_passthrough()
                 && !matches!(self.subscriber, Subscriber::Connection);
             if !self.changes.has_endpoint() || is_of_other {

@@ -8,7 +8,8 @@ use tokio::time::{Instant, sleep_until};
 use domain::method::{RESOURCES_LIST_CHANGED, TOOLS_LIST_CHANGED};
 use upstream::passthrough_signals::{PassthroughChanges, PassthroughLists};
 
-/// The changes of lists of the upstream of `[passthrough]` that the client of a stream does not know yet.
+/// The changes of lists of the upstream of `[passthrough]` that the client of a stream does not
+/// know yet.
 pub(crate) struct PassthroughNotices {
     changes: watch::Receiver<PassthroughChanges>,
     lists: PassthroughLists,
