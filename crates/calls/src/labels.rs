@@ -17,6 +17,9 @@ use domain::approval::Decider;
 use library::{LibraryVersions, VersionsOfPrompt};
 use upstream::Upstream;
 
+/// Why labels are not moved here.
+const IN_REPOSITORY: &str = "its labels.toml is in a git repository: change it there, and the gateway follows within `poll`";
+
 /// Longest wait until a library was read again.
 const READ_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -66,24 +69,32 @@ impl LabelledPrompt {
 
     /// The way to move the labels elsewhere; `None` where they are moved here.
     pub fn read_only(&self) -> Option<&'static str> {
-        self.folder.is_none().then_some(
-            "its labels.toml is in a git repository: change it there, and the gateway follows within `poll`",
-        )
+        self.folder.is_none().then_some(IN_REPOSITORY)
     }
 }
 
 impl LabelledPrompts<'_> {
     /// All prompts that have versions, by upstreams and names.
     pub fn prompts(&self) -> Vec<LabelledPrompt> {
-        self.router.upstreams.values().flat_map(|upstream| self.of_upstream(upstream)).collect()
+        self.of_upstreams(|_| true)
     }
 
     /// The prompt with this public name.
     pub fn prompt(&self, name: &str) -> Option<LabelledPrompt> {
-        self.prompts().into_iter().find(|prompt| prompt.name == name)
+        self.of_upstreams(|other| other == name).into_iter().next()
     }
 
-    fn of_upstream(&self, upstream: &Upstream) -> Vec<LabelledPrompt> {
+    /// The prompts whose public names are wanted: the others are not built.
+    fn of_upstreams(&self, is_wanted: impl Fn(&str) -> bool) -> Vec<LabelledPrompt> {
+        let upstreams = self.router.upstreams.values();
+        upstreams.flat_map(|upstream| self.of_upstream(upstream, &is_wanted)).collect()
+    }
+
+    fn of_upstream(
+        &self,
+        upstream: &Upstream,
+        is_wanted: &impl Fn(&str) -> bool,
+    ) -> Vec<LabelledPrompt> {
         let Some(library) = upstream.library_versions() else { return Vec::new() };
         let config = upstream.config();
         let (commit, folder) = match &config.transport {
@@ -92,7 +103,7 @@ impl LabelledPrompts<'_> {
         };
         let prompt = |(raw_name, versions): (&String, &VersionsOfPrompt)| {
             let name = self.router.lists.naming.public(&config.prefix, raw_name).ok()?;
-            Some(LabelledPrompt {
+            is_wanted(&name).then(|| LabelledPrompt {
                 name,
                 upstream: config.id.to_string(),
                 raw_name: raw_name.clone(),
@@ -157,15 +168,15 @@ impl LabelledPrompts<'_> {
 
 /// Returns the folder whose labels are moved.
 fn movable(prompt: &LabelledPrompt, version: u32) -> Result<PathBuf, MoveError> {
-    if let Some(instead) = prompt.read_only() {
-        return Err(MoveError::Refused(instead.to_owned()));
-    }
+    let Some(folder) = &prompt.folder else {
+        return Err(MoveError::Refused(IN_REPOSITORY.to_owned()));
+    };
     if !prompt.versions.numbers.contains(&version) {
         let known: Vec<_> = prompt.versions.numbers.iter().map(u32::to_string).collect();
         let (name, known) = (&prompt.name, known.join(", "));
         return Err(MoveError::Refused(format!("{name} has no version {version}; it has {known}")));
     }
-    prompt.folder.clone().ok_or(MoveError::Conflict)
+    Ok(folder.clone())
 }
 
 /// The record of a move.
