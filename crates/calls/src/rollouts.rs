@@ -218,17 +218,20 @@ impl Rollouts {
         let news = self.shared.rollouts.with(rollout, |state| state.news());
         // Without other replicas nothing listens.
         let _ = self.shared.rollouts.news.send(news);
-        self.keep();
+        self.keep(rollout);
     }
 
-    /// Writes all step backs, beside calls.
-    fn keep(&self) {
+    /// Writes the state of a rollout, beside calls.
+    fn keep(&self, rollout: &Rollout) {
         let (Some(file), shared) = (self.file.clone(), self.shared.clone()) else { return };
         let tasks = shared.upstream_deps.tasks.clone();
+        let rollout = rollout.clone();
         tasks.spawn(beside_calls(move || {
             let rollouts = &shared.rollouts;
             let _writing = rollouts.writing.lock().unwrap_or_else(PoisonError::into_inner);
-            step_backs::write(&file, &rollouts.taken_back());
+            // As it is now: another change may have come first.
+            let news = rollouts.with(&rollout, |state| state.news());
+            step_backs::record(&file, &news);
         }));
     }
 
@@ -248,7 +251,7 @@ impl Rollouts {
             let (prompt, to) = (&rollout.prompt, &rollout.to);
             let what = if news.at.is_some() { "stepped back" } else { "began again" };
             info!(prompt, %to, "a rollout {what} on another replica, and here");
-            self.keep();
+            self.keep(rollout);
         }
     }
 
@@ -309,11 +312,6 @@ impl RolloutStates {
             state.step(at.map(UnixSeconds));
             states.push(state);
         }
-    }
-
-    /// The versions that are taken back.
-    fn taken_back(&self) -> Vec<StepBackNews> {
-        self.lock().iter().map(RolloutState::news).filter(|news| news.at.is_some()).collect()
     }
 
     fn with<T>(&self, rollout: &Rollout, change: impl FnOnce(&mut RolloutState) -> T) -> T {

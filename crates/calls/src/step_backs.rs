@@ -3,11 +3,12 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tracing::warn;
 
-use base::platform::disk::{self, Readers};
+use base::platform::disk::{self, OpenOptions, Readers};
 use config::{Config, durable_file};
 
 /// A rollout whose new version was taken back, or is served again.
@@ -46,10 +47,52 @@ pub(super) fn read(path: &Path) -> Vec<StepBackNews> {
     }
 }
 
-/// Writes the step backs. Without them a restart begins the rollouts again.
-pub(super) fn write(path: &Path, kept: &[StepBackNews]) {
-    let text = serde_json::to_string_pretty(kept).map_err(io::Error::from);
-    if let Err(error) = text.and_then(|text| durable_file::replace(path, text, Readers::Usual)) {
+/// Records a step back, or a new beginning, beside those of other rollouts, which another process
+/// with the same folder may have written. Without the file a restart begins the rollouts again.
+pub(super) fn record(path: &Path, news: &StepBackNews) {
+    if let Err(error) = change(path, news) {
         warn!(path = %path.display(), %error, "the step backs of rollouts cannot be written; a restart forgets them");
+    }
+}
+
+/// The name of the file that keeps other writers out.
+const LOCK: &str = ".rollouts.lock";
+
+/// The longest wait for another process that writes the file.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+fn change(path: &Path, news: &StepBackNews) -> io::Result<()> {
+    let options =
+        OpenOptions { create: true, write: true, refuses_links: true, ..OpenOptions::private() };
+    let lock = options.open(&path.with_file_name(LOCK))?;
+    durable_file::lock(&lock, PATIENCE)?;
+    let mut kept = read(path);
+    kept.retain(|other| {
+        (&other.prompt, &other.from, &other.to) != (&news.prompt, &news.from, &news.to)
+    });
+    kept.extend(news.at.is_some().then(|| news.clone()));
+    let text = serde_json::to_string_pretty(&kept).map_err(io::Error::from)?;
+    durable_file::replace(path, text, Readers::Usual)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_keeps_the_step_backs_that_another_has_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join(FILE);
+        let news = |prompt: &str, at| StepBackNews {
+            prompt: prompt.to_owned(),
+            from: "1".to_owned(),
+            to: "2".to_owned(),
+            at,
+        };
+        record(&file, &news("a", Some(7)));
+        record(&file, &news("b", Some(8)));
+        assert_eq!(read(&file), [news("a", Some(7)), news("b", Some(8))]);
+        record(&file, &news("a", None));
+        assert_eq!(read(&file), [news("b", Some(8))], "a person began again");
     }
 }
