@@ -1,5 +1,5 @@
 //! The one door to an upstream: [`Gate::authorize`] decides on a call, and makes the proof that
-//! [`Upstream::call`](crate::upstream::Upstream::call) demands.
+//! `Upstream::call` demands.
 
 use super::rate_limit::Counted;
 use super::record::CallRecord;
