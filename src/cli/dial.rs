@@ -260,7 +260,7 @@ fn report(config: &Config, dialed: Vec<Dialed>) -> Value {
         config.upstreams.iter().map(|u| UpstreamSource::new(DriverId::fresh(), u, config));
     let sources: Vec<_> = sources.collect();
     let drivers: Vec<_> = sources.iter().map(|source| source.driver).collect();
-    let mut refresh = Refresh::new(sources, config.naming.clone(), config.listing.on_failure);
+    let mut refresh = Refresh::new(sources, config.naming.clone());
     let mut rows = Vec::with_capacity(dialed.len());
     for ((upstream, dialed), driver) in config.upstreams.iter().zip(dialed).zip(drivers) {
         let mut row = json!({

@@ -222,7 +222,7 @@ fn served(config: &Config, lists: &[Option<PromptList>]) -> Catalog {
     let source = |upstream| UpstreamSource::new(DriverId::fresh(), upstream, &config);
     let sources: Vec<_> = config.upstreams.iter().map(source).collect();
     let drivers: Vec<_> = sources.iter().map(|source| source.driver).collect();
-    let mut refresh = Refresh::new(sources, config.naming.clone(), config.listing.on_failure);
+    let mut refresh = Refresh::new(sources, config.naming.clone());
     for (driver, list) in drivers.into_iter().zip(lists) {
         let Some(listed) = list.clone() else { continue };
         let outcome = Ok(FetchedList { listed, fresh_for: None });

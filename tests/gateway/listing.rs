@@ -168,14 +168,3 @@ async fn ttl_and_scope_are_those_of_the_parts() {
     let legacy = client.post(&request(1, "prompts/list", json!({}))).await.json();
     assert_eq!(legacy["result"], json!({"prompts": []}), "no fields of another era");
 }
-
-#[tokio::test]
-async fn failing_lists_fail_when_that_is_wanted() {
-    let up = Upstream::with_prompts(&["p"]).await;
-    let dead = "[upstreams.dead]\ntransport = \"http\"\nurl = \"http://127.0.0.1:1/mcp\"\n";
-    let toml = "[listing]\non_failure = \"fail\"\n".to_owned() + &up.table("up") + dead;
-    let gateway = Gateway::start(&toml).await;
-    let error = gateway.client().ask_error("prompts/list", json!({})).await;
-    assert_eq!((&error["code"], &error["data"]["upstream"]), (&json!(-32603), &json!("dead")));
-    gateway.client().ask("prompts/get", json!({"name": "up__p"})).await;
-}

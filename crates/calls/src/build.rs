@@ -105,7 +105,7 @@ impl Router {
             shared.upstream(source.driver, upstream)
         };
         let upstreams = sources.iter().zip(&config.upstreams).map(start).collect();
-        let refresh = Refresh::new(sources, config.naming.clone(), config.listing.on_failure);
+        let refresh = Refresh::new(sources, config.naming.clone());
         let deadline = Instant::now() + config.listing.deadline;
         let refreshing = refresh.run(inputs, catalog.clone(), announce, deadline, shutdown);
         supervisor.supervise("refresh", refreshing);
@@ -150,7 +150,6 @@ impl Router {
             serves: serving,
             sources,
             naming: config.naming.clone(),
-            on_failure: config.listing.on_failure,
             debounce: debounce(config),
             views: views.clone(),
             caller_lists: caller_lists.clone(),

@@ -262,8 +262,7 @@ impl Lists {
     /// caller.
     ///
     /// # Errors
-    /// The fault of the list, if no upstream has one, or `listing.on_failure` is `fail` and one of
-    /// these upstreams fails.
+    /// The fault of the list, if no upstream has one.
     pub fn incomplete(
         &self,
         catalog: &Catalog,
@@ -296,11 +295,7 @@ impl Lists {
         let parts = catalog.incomplete.iter().filter(is_of_kind).filter(is_part);
         let parts: Vec<Incomplete> = parts.cloned().collect();
         match &catalog.list_fault {
-            Some(fault) if *fault == Fault::none_available() => Err(fault.clone()),
-            Some(_) => match parts.iter().find(|part| part.fails_lists) {
-                Some(part) => Err(Fault::upstream(part.upstream.as_str(), part.kind.clone())),
-                None => Ok(parts),
-            },
+            Some(fault) => Err(fault.clone()),
             None => Ok(parts),
         }
     }

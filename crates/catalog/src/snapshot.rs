@@ -90,9 +90,6 @@ pub struct PrivatePart {
 pub struct Incomplete {
     pub upstream: UpstreamId,
     pub kind: Kind,
-    /// Whether lists to which the upstream belongs fail because of it
-    /// (`listing.on_failure = "fail"`).
-    pub fails_lists: bool,
     /// When the list that is still served was walked; `None` where no list is served.
     pub walked_at: Option<Instant>,
     /// Whether its prompts are there, and only its skills could not be listed.

@@ -163,12 +163,9 @@ table! {
         pub page_size: usize = section.count(key, 1_000, 1..=100_000);
         /// Time after the start in which a list waits for upstreams that have not answered yet.
         /// After a reload, lists wait that long only while no upstream has a list.
+        /// Later, the last good list of an upstream that cannot be listed is served on; stale and
+        /// missing upstreams that a caller can see are named in `_meta["promptgate/incomplete"]`.
         pub deadline: Duration = section.duration(key, secs(5), Duration::ZERO);
-        /// Prompts of an upstream that cannot be listed. `stale` serves its last good list, `omit`
-        /// leaves them out, `fail` makes the lists of callers that can see the upstream an error.
-        /// Stale and missing upstreams that a caller can see are named in
-        /// `_meta["promptgate/incomplete"]`.
-        pub on_failure: OnFailure = section.choice(key, OnFailure::Stale, &ON_FAILURE);
         /// Upper bound of the `ttlMs` that modern clients receive.
         pub ttl_max: Duration = section.duration(key, secs(300), Duration::ZERO);
         /// Debounce of `list_changed`: the quiet time before a change is announced.
@@ -181,20 +178,6 @@ table! {
         pub views_size: usize = section.size(key, 256 << 20, 1 << 20..=1 << 40);
     }
 }
-
-/// Treatment of an upstream's prompts while its list cannot be fetched.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum OnFailure {
-    /// `prompts/list` is an error as long as one upstream fails.
-    Fail,
-    /// The prompts are left out.
-    Omit,
-    /// The last good list is served and marked as stale.
-    Stale,
-}
-
-const ON_FAILURE: [(&str, OnFailure); 3] =
-    [("stale", OnFailure::Stale), ("omit", OnFailure::Omit), ("fail", OnFailure::Fail)];
 
 /// The environment of this process. Variables that are not valid UTF-8 are left out: overrides and
 /// secrets are text.
@@ -557,7 +540,6 @@ mod tests {
         let expected = Listing {
             page_size: 1000,
             deadline: secs(5),
-            on_failure: OnFailure::Stale,
             ttl_max: secs(300),
             debounce: Duration::from_millis(200),
             debounce_max: secs(2),
@@ -727,7 +709,7 @@ mod tests {
              [naming]\n\
              separator = \"-\"\n\
              [listing]\n\
-             on_failure = \"ignore\"\n\
+             page_size = 0\n\
              [upstreams.A_b]\n\
              transport = \"library\"\n\
              [upstreams.a]\n\
@@ -750,7 +732,7 @@ mod tests {
             "gateway.toml:6: server.limits.body_size: must be a size such as",
             "gateway.toml:7: server.limits.streams: must be a whole number from 1 to 1000000",
             "gateway.toml:9: naming.separator: must be 1 to 8 visible",
-            "gateway.toml:11: listing.on_failure: must be one of \"stale\", \"omit\", \"fail\"",
+            "gateway.toml:11: listing.page_size: must be a whole number from 1 to 100000",
             "gateway.toml:12: upstreams.A_b: an upstream id must have",
             "gateway.toml:16: upstreams.a.url: must be a URL such as",
             "gateway.toml:21: upstreams.c.url: is required: a URL such as",

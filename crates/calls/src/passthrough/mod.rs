@@ -232,7 +232,6 @@ impl PassthroughUpstream<'_> {
                 page.incomplete = Some(Incomplete {
                     upstream,
                     kind,
-                    fails_lists: false,
                     walked_at: None,
                     has_prompts: true,
                 });

@@ -12,7 +12,6 @@ use crate::segment::{Digest, Segment};
 use crate::skills::catalog::SkillGroup;
 use crate::snapshot::{Catalog, CatalogContent, PrivatePart, SkillCatalog, next_number};
 use crate::view::ListView;
-use config::OnFailure;
 use domain::caller::Principal;
 use domain::fault::UpstreamFaultKind as Kind;
 use domain::rights::Allowed;
@@ -81,16 +80,9 @@ impl List {
     }
 
     /// The list that is served after a failed fetch.
-    pub(super) fn failed(
-        kind: Kind,
-        before: Option<&Self>,
-        now: Instant,
-        on_failure: OnFailure,
-    ) -> Self {
+    pub(super) fn failed(kind: Kind, before: Option<&Self>, now: Instant) -> Self {
         let renew_at = now + RETRY_PAUSE;
-        // An upstream that is busy has not failed.
-        let kept = before.filter(|_| on_failure != OnFailure::Omit || kind == Kind::Busy);
-        match kept {
+        match before {
             Some(before) => Self { renew_at, began_at: now, failure: Some(kind), ..before.clone() },
             None => Self { renew_at, ..Self::ended(kind, now) },
         }
@@ -365,7 +357,7 @@ mod tests {
         assert!(!lists.is_due(0, now, Some(now)));
         assert!(lists.is_due(0, now, Some(now + moment)), "it changed after its fetch began");
         let gone = || Kind::Unavailable("gone".to_owned());
-        let failed = List::failed(gone(), Some(&fetched), now, OnFailure::Stale);
+        let failed = List::failed(gone(), Some(&fetched), now);
         assert!(!is_due(failed.clone(), RETRY_PAUSE - moment));
         assert!(is_due(failed, RETRY_PAUSE));
         assert!(is_due(List::ended(gone(), now), Duration::ZERO));
@@ -392,20 +384,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn after_a_failure_a_list_is_served_as_the_configuration_says() {
+    async fn after_a_failure_the_last_list_is_served_on() {
         let now = Instant::now();
         let fetched = List::fetched(listing("1"), None, now, None);
         let gone = || Kind::Unavailable("gone".to_owned());
-        for (on_failure, is_served) in
-            [(OnFailure::Stale, true), (OnFailure::Fail, true), (OnFailure::Omit, false)]
-        {
-            let failed = List::failed(gone(), Some(&fetched), now, on_failure);
-            assert_eq!(failed.segment.is_some(), is_served);
-            assert_eq!(failed.fetched_at.is_some(), is_served);
-            assert_eq!(failed.failure, Some(gone()));
-        }
+        let failed = List::failed(gone(), Some(&fetched), now);
+        assert!(failed.segment.is_some() && failed.fetched_at.is_some());
+        assert_eq!(failed.failure, Some(gone()));
+        assert!(List::failed(gone(), None, now).segment.is_none());
         assert!(List::ended(gone(), now).segment.is_none());
-        let busy = List::failed(Kind::Busy, Some(&fetched), now, OnFailure::Omit);
-        assert!(busy.segment.is_some());
     }
 }

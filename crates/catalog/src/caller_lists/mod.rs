@@ -24,7 +24,7 @@ use crate::snapshot::{Catalog, Incomplete, not_reported_yet};
 use crate::source::UpstreamSource;
 use crate::view_cache::{ViewCache, options};
 use base::platform::heap::rare;
-use config::{Config, OnFailure};
+use config::Config;
 use domain::call::{Call, NameKind};
 use domain::caller::{Caller, Principal};
 use domain::cursor::CacheScope;
@@ -45,7 +45,6 @@ pub struct CallerLists {
     /// The upstreams that list for each caller.
     sources: Vec<Arc<UpstreamSource>>,
     naming: Naming,
-    on_failure: OnFailure,
     size: usize,
     /// `listing.deadline`: the longest wait of a request.
     patience: Duration,
@@ -126,7 +125,6 @@ impl CallerLists {
         let size = config.listing.views_size;
         let lists = Self {
             naming: config.naming.clone(),
-            on_failure: config.listing.on_failure,
             size,
             patience: config.listing.deadline,
             upstreams: OnceLock::new(),
@@ -159,7 +157,6 @@ impl CallerLists {
         self.sources.len() == other.sources.len()
             && self.sources.iter().zip(&other.sources).all(is_same)
             && self.naming == other.naming
-            && self.on_failure == other.on_failure
             && self.size == other.size
             && self.patience == other.patience
     }
@@ -310,15 +307,9 @@ impl CallerLists {
             None => (Some(not_reported_yet()), false),
         };
         let Some(kind) = failure else { return };
-        let fails_lists = self.on_failure == OnFailure::Fail;
-        if fails_lists {
-            let fault = || Fault::upstream(upstream.as_str(), kind.clone());
-            catalog.list_fault.get_or_insert_with(fault);
-        }
         catalog.incomplete.push(Incomplete {
             upstream: upstream.clone(),
             kind,
-            fails_lists,
             walked_at: list.and_then(|list| {
                 if is_of_skills { list.skills_listed_at() } else { list.fetched_at }
             }),
@@ -405,16 +396,14 @@ impl CallerLists {
         let before = before.as_deref();
         match fetched {
             Ok(FetchedList { mut listed, fresh_for }) => {
-                let is_lacking =
-                    listed.skills_failure.is_some() && self.on_failure != OnFailure::Omit;
-                if let Some(before) = before.filter(|_| is_lacking) {
+                if let Some(before) = before.filter(|_| listed.skills_failure.is_some()) {
                     before.lend_skills(&mut listed);
                 }
                 let source = self.sources[at].clone();
                 let presented = Presented::of(source, self.naming.clone(), listed).await;
                 List::fetched(presented, before, began_at, fresh_for)
             }
-            Err(kind) => List::failed(kind, before, Instant::now(), self.on_failure),
+            Err(kind) => List::failed(kind, before, Instant::now()),
         }
     }
 

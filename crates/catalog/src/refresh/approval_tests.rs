@@ -27,7 +27,6 @@ struct World {
     refresh: Option<Refresh>,
     driver: DriverId,
     store: LockStore,
-    on_failure: OnFailure,
     _folder: TempDir,
 }
 
@@ -58,16 +57,13 @@ fn version(prompt: &Prompt, text: &str) -> Version {
 }
 
 impl World {
-    fn new(on_failure: OnFailure) -> Self {
+    fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let store = LockStore::at(folder.path().join("promptgate.lock"));
         let driver = DriverId::fresh();
-        let mut world = Self { refresh: None, driver, store, on_failure, _folder: folder };
-        let refresh = Refresh::new(
-            vec![world.source()],
-            Naming::new(DEFAULT_SEPARATOR, 128),
-            world.on_failure,
-        );
+        let mut world = Self { refresh: None, driver, store, _folder: folder };
+        let naming = Naming::new(DEFAULT_SEPARATOR, 128);
+        let refresh = Refresh::new(vec![world.source()], naming);
         world.refresh = Some(refresh.with_effective_lists());
         world
     }
@@ -165,7 +161,7 @@ impl World {
 fn a_probe_that_fails_changes_nothing_of_what_is_known() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     let _entered = runtime.enter();
-    let mut world = World::new(OnFailure::Stale);
+    let mut world = World::new();
     let offered = prompt("a", false);
     world.walk(&offered);
     world.probe(&offered, "x");
@@ -210,11 +206,10 @@ proptest! {
     #[test]
     fn repeated_walks_and_probes_list_nothing_that_nobody_approved(
         steps in prop::collection::vec(step(), 1..16),
-        on_failure in select(&[OnFailure::Stale, OnFailure::Omit][..]),
     ) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         let _entered = runtime.enter();
-        let mut world = World::new(on_failure);
+        let mut world = World::new();
         let (mut offered, mut text) = (prompt("a", false), "x");
         let mut approved: Option<Version> = None;
         for step in steps {

@@ -27,7 +27,6 @@ use crate::snapshot::{
 };
 use crate::source::UpstreamSource;
 use crate::view_cache::ViewCache;
-use config::OnFailure;
 use domain::approval::{self, Mode};
 use domain::fault::{Fault, UpstreamFaultKind as Kind};
 use domain::name::{Naming, UpstreamId};
@@ -40,7 +39,6 @@ use upstream::driver::{DriverReport, FetchedList};
 pub struct Refresh {
     upstreams: Vec<KnownUpstream>,
     naming: Naming,
-    on_failure: OnFailure,
     groups: Groups,
     content: Arc<CatalogContent>,
     skills: Arc<SkillCatalog>,
@@ -61,7 +59,6 @@ pub struct Inputs {
 pub struct Renewal {
     pub sources: Vec<UpstreamSource>,
     pub naming: Naming,
-    pub on_failure: OnFailure,
     pub debounce: Debounce,
     pub views: Arc<ViewCache>,
     pub caller_lists: Option<Arc<CallerLists>>,
@@ -112,13 +109,12 @@ enum ReportState {
 }
 
 impl Refresh {
-    pub fn new(sources: Vec<UpstreamSource>, naming: Naming, on_failure: OnFailure) -> Self {
+    pub fn new(sources: Vec<UpstreamSource>, naming: Naming) -> Self {
         let known = |source| KnownUpstream::new(source, ReportState::Unseen);
         let upstreams = sources.into_iter().map(known).collect();
         Self {
             upstreams,
             naming,
-            on_failure,
             groups: Groups::default(),
             content: Arc::default(),
             skills: Arc::default(),
@@ -194,7 +190,6 @@ impl Refresh {
                     let Renewal {
                         sources,
                         naming,
-                        on_failure,
                         debounce,
                         views,
                         caller_lists,
@@ -212,7 +207,6 @@ impl Refresh {
                     held = Some(serves);
                     done = Some(ready);
                     self.naming = naming;
-                    self.on_failure = on_failure;
                     self = beside_calls(move || self.renewed(sources)).await;
                 }
             }
@@ -312,9 +306,7 @@ impl Refresh {
             approvals: &known.source.approvals,
             texts: &known.texts,
         };
-        let is_omitted =
-            self.on_failure == OnFailure::Omit && matches!(known.state, ReportState::Failed(_));
-        let list = known.list.as_ref().filter(|_| !is_omitted);
+        let list = known.list.as_ref();
         let offered = list.map(|(list, _)| list.listed.prompts.as_slice());
         let skills = list.and_then(|(list, _)| known.known_skills(&list.listed));
         let effective = (!maker.is_idle()).then(|| maker.make(offered, skills));
@@ -387,7 +379,7 @@ impl Refresh {
         };
         match report.outcome {
             Ok(mut walked) => {
-                known.keep_skills(&mut walked.listed, self.on_failure, now);
+                known.keep_skills(&mut walked.listed, now);
                 let changed = known.first_definitions.apply(&mut walked.listed.prompts);
                 let redefined = changed.into_iter().map(|changed| Redefined {
                     upstream: known.source.id.to_string(),
@@ -398,42 +390,31 @@ impl Refresh {
                 });
                 self.redefined.extend(redefined);
                 let same = known.list.as_ref().is_some_and(|(old, _)| old.listed == walked.listed);
-                let was_served =
-                    matches!(known.state, ReportState::Good) || self.on_failure != OnFailure::Omit;
                 if !same {
                     known.version.number = next_number();
                 }
                 known.list = Some((walked, now));
                 known.state = ReportState::Good;
-                let is_current = same && was_served;
                 let has_problem =
                     known.effective.as_ref().is_some_and(|effective| effective.has_problem());
                 // A missing object may be back.
-                let is_other = (!is_current || has_problem) && self.make_effective(at);
-                is_other || !is_current
+                let is_other = (!same || has_problem) && self.make_effective(at);
+                is_other || !same
             }
             Err(kind) => {
-                let was_failed = matches!(known.state, ReportState::Failed(_));
+                // Its last good list is served on.
                 known.state = ReportState::Failed(kind);
-                let is_omitted = self.on_failure == OnFailure::Omit && known.list.is_some();
-                // Snapshots take the place of the list.
-                let is_other = is_omitted && self.make_effective(at);
-                is_other || is_omitted && !was_failed
+                false
             }
         }
     }
 
     /// Upstreams without a report count as failed from now on, until they report.
     fn without_waiting(mut self) -> Self {
-        let mut had_lists = false;
         for known in &mut self.upstreams {
             if matches!(known.state, ReportState::Unseen | ReportState::Joining) {
                 known.state = ReportState::Failed(not_reported_yet());
-                had_lists |= known.list.is_some();
             }
-        }
-        if had_lists && self.on_failure == OnFailure::Omit {
-            return self.with_effective_lists();
         }
         self.debug_assert_invariants();
         self
@@ -452,7 +433,7 @@ impl Refresh {
             catalog
                 .approvals
                 .extend(known.effective.as_ref().map(|effective| effective.rows.clone()));
-            let served = self.served(known);
+            let served = known.list.as_ref();
             if let Some((walked, walked_at)) = served {
                 catalog.scope = catalog.scope.max(walked.listed.scope);
                 if let Some(fresh_for) = walked.fresh_for {
@@ -468,16 +449,9 @@ impl Refresh {
                 ReportState::Failed(kind) => Some(kind.clone()),
             };
             if let Some(kind) = failure {
-                let is_new = matches!(known.state, ReportState::Joining);
-                let fails_lists = self.on_failure == OnFailure::Fail && !is_new;
-                if fails_lists {
-                    let fault = || Fault::upstream(known.source.id.as_str(), kind.clone());
-                    catalog.list_fault.get_or_insert_with(fault);
-                }
                 catalog.incomplete.push(Incomplete {
                     upstream: known.source.id.clone(),
                     kind,
-                    fails_lists,
                     walked_at: match is_of_skills {
                         true => known.skills_walked_at,
                         false => served.map(|(_, at)| *at),
@@ -498,7 +472,7 @@ impl Refresh {
 
     /// The prompts of an upstream that are part of the catalog.
     fn prompts<'a>(&self, known: &'a KnownUpstream) -> &'a [Prompt] {
-        match (&known.effective, self.served(known)) {
+        match (&known.effective, &known.list) {
             // Also without a list: approved snapshots.
             (Some(effective), _) => &effective.prompts,
             (None, Some((list, _))) => &list.listed.prompts,
@@ -509,7 +483,7 @@ impl Refresh {
     /// Whether the catalog has a list of the upstream. Approved snapshots are a list of their own.
     fn is_part(&self, known: &KnownUpstream) -> bool {
         let has_skills = known.effective.as_ref().is_some_and(|own| !own.skills.is_empty());
-        self.served(known).is_some() || !self.prompts(known).is_empty() || has_skills
+        known.list.is_some() || !self.prompts(known).is_empty() || has_skills
     }
 
     /// Panics in debug builds if upstreams are not told apart, or the content is not that of their
@@ -527,14 +501,6 @@ impl Refresh {
             assert!(is_known, "{} is good without a list", source.id.as_str());
         }
         self.debug_assert_merged();
-    }
-
-    /// The list of an upstream that is part of the catalog.
-    fn served<'a>(&self, known: &'a KnownUpstream) -> Option<&'a (FetchedList, Instant)> {
-        match (&known.state, self.on_failure) {
-            (ReportState::Failed(_), OnFailure::Omit) => None,
-            _ => known.list.as_ref(),
-        }
     }
 }
 
@@ -562,11 +528,9 @@ impl KnownUpstream {
     }
 
     /// Keeps the skills of the list before in one whose skills could not be walked.
-    fn keep_skills(&mut self, walked: &mut PromptList, on_failure: OnFailure, now: Instant) {
+    fn keep_skills(&mut self, walked: &mut PromptList, now: Instant) {
         if walked.skills_failure.is_none() {
             self.skills_walked_at = Some(now);
-        } else if on_failure == OnFailure::Omit {
-            self.skills_walked_at = None;
         } else if let Some((before, _)) = &self.list {
             walked.skills.clone_from(&before.listed.skills);
         }
@@ -622,9 +586,9 @@ mod tests {
     use library::prompt_list::PromptList;
     use upstream::driver::DriverId;
 
-    fn refresh(ids: &[&str], on_failure: OnFailure) -> Refresh {
+    fn refresh(ids: &[&str]) -> Refresh {
         let sources = ids.iter().map(|id| source(id)).collect();
-        Refresh::new(sources, Naming::new("__", 128), on_failure)
+        Refresh::new(sources, Naming::new("__", 128))
     }
 
     fn source(id: &str) -> UpstreamSource {
@@ -670,7 +634,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_failing_upstream_keeps_its_last_good_list_and_is_named() {
-        let mut refresh = refresh(&["a", "b"], OnFailure::Stale);
+        let mut refresh = refresh(&["a", "b"]);
         let now = Instant::now();
         assert!(refresh.snapshot().pending);
         refresh.take([good(&refresh, 0, &["x"])], now);
@@ -690,37 +654,15 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn omit_and_fail_do_what_they_say() {
-        let now = Instant::now();
-        let mut omit = refresh(&["a", "b"], OnFailure::Omit);
-        omit.take([good(&omit, 0, &["x"])], now);
-        omit.take([good(&omit, 1, &["y"])], now);
-        omit.take([bad(&omit, 1)], now);
-        assert_eq!(count(&omit.snapshot()), 1);
-        let content = omit.snapshot().content;
-        omit.take([bad(&omit, 1)], now);
-        assert!(Arc::ptr_eq(&content, &omit.snapshot().content), "nothing has changed");
-        omit.take([good(&omit, 1, &["y"])], now);
-        assert_eq!(count(&omit.snapshot()), 2);
-
-        let mut fail = refresh(&["a", "b"], OnFailure::Fail);
-        fail.take([good(&fail, 0, &["x"])], now);
-        fail.take([bad(&fail, 1)], now);
-        assert_eq!(fail.snapshot().list_fault, Some(Fault::upstream("b", Kind::Timeout)));
-        fail.take([good(&fail, 1, &[])], now);
-        assert_eq!(fail.snapshot().list_fault, None);
-    }
-
-    #[tokio::test]
     async fn u2_all_down_is_an_error_and_not_an_empty_list() {
-        let mut refresh = refresh(&["a", "b"], OnFailure::Stale);
+        let mut refresh = refresh(&["a", "b"]);
         let now = Instant::now();
         refresh.take([bad(&refresh, 0)], now);
         refresh = refresh.without_waiting();
         assert_eq!(refresh.snapshot().list_fault, Some(Fault::none_available()));
         refresh.take([good(&refresh, 0, &[])], now);
         assert_eq!(refresh.snapshot().list_fault, None, "one that has no prompts has answered");
-        let none = super::Refresh::new(vec![], Naming::new("__", 128), OnFailure::Stale);
+        let none = super::Refresh::new(vec![], Naming::new("__", 128));
         assert_eq!(none.snapshot().list_fault, None, "no upstreams are an empty list");
     }
 
@@ -728,14 +670,11 @@ mod tests {
         /// The refresh itself checks after each step that the content is that of the lists.
         #[test]
         fn the_content_is_that_of_the_served_lists_whatever_upstreams_report(
-            on_failure in prop::sample::select(
-                vec![OnFailure::Stale, OnFailure::Omit, OnFailure::Fail],
-            ),
             steps in prop::collection::vec(
                 (0..8_u8, 0..3_usize, prop::collection::btree_set("[a-c]{1,2}", 0..4)), 1..40,
             ),
         ) {
-            let mut refresh = refresh(&["a", "b", "c"], on_failure);
+            let mut refresh = refresh(&["a", "b", "c"]);
             // Two without a prefix, of which names can collide, and be cut by the third.
             for known in &mut refresh.upstreams[..2] {
                 known.source.prefix = Prefix::parse("").unwrap();
@@ -766,7 +705,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_first_list_to_grow_old_decides() {
-        let mut refresh = refresh(&["a", "b"], OnFailure::Stale);
+        let mut refresh = refresh(&["a", "b"]);
         let now = Instant::now();
         refresh.take([good(&refresh, 0, &["x"])], now);
         refresh.take([good(&refresh, 1, &["y"])], now + Duration::from_secs(3));
@@ -776,7 +715,7 @@ mod tests {
 
     #[tokio::test]
     async fn u11_look_alikes_of_two_upstreams_are_listed_and_named() {
-        let mut refresh = refresh(&["a", "b", "c"], OnFailure::Stale);
+        let mut refresh = refresh(&["a", "b", "c"]);
         let now = Instant::now();
         refresh.take([good(&refresh, 0, &["review", "tea", "st\u{430}ff", "staff"])], now);
         refresh.take([good(&refresh, 1, &["r\u{435}view", "tea"])], now);
@@ -801,7 +740,7 @@ mod tests {
 
     #[tokio::test]
     async fn u11_composed_and_decomposed_twins_are_one_name() {
-        let mut refresh = refresh(&["a"], OnFailure::Stale);
+        let mut refresh = refresh(&["a"]);
         let now = Instant::now();
         refresh.take([good(&refresh, 0, &["caf\u{e9}", "cafe\u{301}", "tea"])], now);
         let catalog = refresh.snapshot();
