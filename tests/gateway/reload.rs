@@ -301,45 +301,6 @@ async fn a_connection_that_lasts_follows_the_configuration() {
 }
 
 #[tokio::test]
-async fn a_held_definition_is_released_by_naming_its_upstream_and_by_no_other_reload() {
-    let (library, secrets) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let write = |text: &str| write_greeting(library.path(), text);
-    let rotate = |text: &str| fs::write(secrets.path().join("key"), text).unwrap();
-    write("one");
-    rotate("first");
-    let (log, other) = (Log::new(), Upstream::with_prompts(&["p"]).await);
-    let secret = format!("headers = {{ X-Key = {{ file = {:?} }} }}\n", secrets.path().join("key"));
-    let usual = other.table("up") + &secret;
-    let changed = usual.clone() + "probe = \"9s\"\n";
-    let toml = |held: &str, other: &str| {
-        let library =
-            format!("[upstreams.lib]\ntransport = \"library\"\npath = {:?}\n", library.path());
-        log.table() + other + &library + &format!("on_changed_definition = \"{held}\"\n")
-    };
-    let gateway = Gateway::start(&toml("hold", &usual)).await;
-    gateway.summary().await;
-    write("two");
-    log.wait_for("definition_changed").await;
-    let description = async || {
-        let list = gateway.client().ask("prompts/list", json!({})).await;
-        list["prompts"][0]["description"].as_str().unwrap().to_owned()
-    };
-    assert_eq!(description().await, "one");
-    // The same file, a rotated secret, another upstream.
-    gateway.reload(&toml("hold", &usual)).await;
-    rotate("second");
-    gateway.reload(&toml("hold", &usual)).await;
-    gateway.reload(&toml("hold", &changed)).await;
-    assert_eq!(description().await, "one");
-    // The new list is walked, and held definitions stay held.
-    write("three");
-    eventually(async || log.of("definition_changed").len(), |told| *told == 2).await;
-    assert_eq!(description().await, "one");
-    gateway.reload(&toml("allow", &changed)).await;
-    eventually(async || description().await, |seen| *seen == "three").await;
-}
-
-#[tokio::test]
 async fn k3_an_answer_under_way_is_given_by_the_configuration_that_it_was_asked_under() {
     let (upstream, live) = Upstream::holding_a_get().await;
     let gateway = Gateway::start(&upstream.patient_table("up")).await;

@@ -12,7 +12,6 @@ pub mod blocking;
 pub mod caller_lists;
 pub mod effective;
 pub mod endpoints;
-pub(crate) mod first_definitions;
 pub mod list_cursor;
 pub mod lists;
 pub mod owner;

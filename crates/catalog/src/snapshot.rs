@@ -125,8 +125,6 @@ pub enum LeftOutBy {
     Defect,
     /// A name that cannot be public, or that is not its own.
     Name,
-    /// `on_changed_definition = "block"`.
-    Change,
     Overlay,
     Approval,
     /// No skill stands for it, where prompts are skills. It is a prompt nevertheless.

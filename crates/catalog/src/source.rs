@@ -7,7 +7,7 @@ use std::sync::Arc;
 use unicode_normalization::UnicodeNormalization;
 
 use super::approval::ApprovalSettings;
-use config::{Config, OnChangedDefinition, offers_as_skills};
+use config::{Config, offers_as_skills};
 use domain::hidden_text::HiddenText;
 use domain::name::{Prefix, UpstreamId};
 use domain::overlay::Overlay;
@@ -19,7 +19,6 @@ pub struct UpstreamSource {
     pub driver: DriverId,
     pub id: UpstreamId,
     pub prefix: Prefix,
-    pub on_changed_definition: OnChangedDefinition,
     /// The overlays of the upstream, in the order of the file.
     pub overlays: Arc<[Overlay]>,
     pub approvals: ApprovalSettings,
@@ -37,7 +36,6 @@ impl UpstreamSource {
             driver,
             id: upstream.id.clone(),
             prefix: upstream.prefix.clone(),
-            on_changed_definition: upstream.settings.on_changed_definition,
             overlays: overlays.cloned().collect(),
             approvals: ApprovalSettings::new(&config.approvals, &upstream.id),
             skills_as_prompts: upstream.skills_as_prompts,

@@ -8,7 +8,7 @@ use super::lock::{Lock, LockStore, arguments_text};
 use super::reader::{MILLISECOND, Section, secs, table};
 use super::telemetry::TelemetrySettings;
 use super::upstream::UpstreamSettings;
-use super::upstream::settings::{COMPARED_TWICE, MODES, OnChangedDefinition};
+use super::upstream::settings::MODES;
 use super::upstream::webhook::{self, Webhook};
 use domain::approval::{ApprovalKind, ApprovalState, Mode};
 use domain::name::UpstreamId;
@@ -119,16 +119,6 @@ pub(super) fn read(
 ) -> ApprovalRules {
     let mut approvals = ApprovalRules::read_keys(&mut section, modes, telemetry);
     let is_compared = |upstream: &&UpstreamSettings| approvals.mode_of(&upstream.id) != Mode::Off;
-    for upstream in upstreams.iter().filter(is_compared) {
-        let is_held = upstream.settings.on_changed_definition != OnChangedDefinition::Allow;
-        if is_held && !approvals.modes.contains_key(&upstream.id) {
-            let id = &upstream.id;
-            section.mistake(
-                "mode",
-                format!("{COMPARED_TWICE} (upstream {id}), or set its approval = \"off\""),
-            );
-        }
-    }
     for UpstreamSettings { id, .. } in
         upstreams.iter().filter(is_compared).filter(|u| u.lists_per_caller())
     {
@@ -223,10 +213,6 @@ mod tests {
         assert_eq!(*parse(enforced).unwrap().approvals.lock, Lock::none());
         for (text, expected) in [
             ("[approvals]\nmode = \"strict\"\n", "approvals.mode: must be one of"),
-            (
-                "[approvals]\nmode = \"warn\"\n[defaults]\non_changed_definition = \"hold\"\n",
-                "approvals.mode: compares definitions with the lock file",
-            ),
             (
                 "[[approvals.probes]]\nprompt = \"\"\n",
                 "approvals.probes.1.prompt: must be the public name",

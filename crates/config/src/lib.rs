@@ -69,7 +69,7 @@ pub use upstream::git::Git;
 pub use upstream::logins::{AccountLimits, Login, Logins};
 pub use upstream::oauth::{ClientProof, OAuth};
 pub use upstream::settings::Settings;
-pub use upstream::settings::{Breaker, Links, OnChangedDefinition};
+pub use upstream::settings::{Breaker, Links};
 pub use upstream::webhook::Webhook;
 pub use upstream::{Http, Library, Stdio, Store, StoreKind, Transport, UpstreamSettings};
 

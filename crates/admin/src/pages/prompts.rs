@@ -250,10 +250,6 @@ fn left_out_row(prompt: &LeftOut) -> LeftOutRow {
         LeftOutBy::Name => {
             ("Set a prefix, or rename it", format!("/configuration?q=upstreams.{id}.prefix"))
         }
-        LeftOutBy::Change => {
-            let key = "on_changed_definition";
-            ("Change on_changed_definition", format!("/configuration?q={key}"))
-        }
         LeftOutBy::Overlay => ("Change the overlay", "/configuration?q=overlays.".to_owned()),
         LeftOutBy::Approval => {
             let name = percent::encoded_segment(&prompt.raw_name);

@@ -229,12 +229,8 @@ impl PassthroughUpstream<'_> {
             Ok(result) => result,
             Err(Fault::Upstream(UpstreamFault { kind, .. })) if ours.is_some() => {
                 let upstream = self.upstream.config().id.clone();
-                page.incomplete = Some(Incomplete {
-                    upstream,
-                    kind,
-                    walked_at: None,
-                    has_prompts: true,
-                });
+                page.incomplete =
+                    Some(Incomplete { upstream, kind, walked_at: None, has_prompts: true });
                 nothing(list)
             }
             Err(fault) => return Err(fault),

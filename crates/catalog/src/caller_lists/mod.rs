@@ -28,7 +28,7 @@ use config::Config;
 use domain::call::{Call, NameKind};
 use domain::caller::{Caller, Principal};
 use domain::cursor::CacheScope;
-use domain::fault::{Fault, UpstreamFaultKind as Kind};
+use domain::fault::UpstreamFaultKind as Kind;
 use domain::name::{Naming, UpstreamId};
 use domain::skill::public_uri;
 use domain::subject_token::SubjectToken;

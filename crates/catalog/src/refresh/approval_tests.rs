@@ -12,7 +12,6 @@ use super::*;
 use crate::approval::ApprovalSettings;
 use crate::effective::TextsOf;
 use base::seal;
-use config::OnChangedDefinition;
 use config::lock::{Lock, LockStore, Object, Objects};
 use domain::approval::{
     ApprovalKind, ApprovalState, Attribution, NO_ARGUMENTS, OfferedText, Version,
@@ -73,7 +72,6 @@ impl World {
             driver: self.driver,
             id: UpstreamId::parse("up").unwrap(),
             prefix: Prefix::parse("up").unwrap(),
-            on_changed_definition: OnChangedDefinition::Allow,
             overlays: Arc::default(),
             approvals: ApprovalSettings {
                 mode: Mode::Enforce,

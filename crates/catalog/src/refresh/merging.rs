@@ -229,9 +229,9 @@ impl Refresh {
             by: LeftOutBy::Name,
         });
         let unnamed = members.iter().flat_map(|known| {
-            let served = self.served(known).map(|(walked, _)| walked.listed.malformed.as_slice());
+            let served = known.list.as_ref().map(|(walked, _)| walked.listed.malformed.as_slice());
             let withheld = known.effective.iter().flat_map(|effective| effective.left_out.clone());
-            known.malformed(served.unwrap_or_default()).chain(known.blocked()).chain(withheld)
+            known.malformed(served.unwrap_or_default()).chain(withheld)
         });
         named.chain(unnamed).collect()
     }
@@ -257,7 +257,7 @@ impl Refresh {
     }
 
     fn listed_skills<'a>(&self, known: &'a KnownUpstream) -> &'a [Arc<Skill>] {
-        self.served(known).map_or(&[], |(walked, _)| &walked.listed.skills)
+        known.list.as_ref().map_or(&[], |(walked, _)| &walked.listed.skills)
     }
 
     /// The prompts that stand for skills of a group, by its members.
@@ -271,7 +271,7 @@ impl Refresh {
             .map(|known| PromptSource {
                 upstream: &known.source.id,
                 prompts: self.prompts(known),
-                offered: self.served(known).map_or(&[], |(walked, _)| &walked.listed.prompts),
+                offered: known.list.as_ref().map_or(&[], |(walked, _)| &walked.listed.prompts),
                 skills_as_prompts: known.source.skills_as_prompts,
             })
             .collect();
@@ -475,17 +475,6 @@ impl KnownUpstream {
             raw_name: malformed.name.clone(),
             reason: malformed.reason.clone(),
             by: LeftOutBy::Defect,
-        })
-    }
-
-    fn blocked(&self) -> impl Iterator<Item = LeftOut> {
-        self.first_definitions.blocked().map(|raw_name| LeftOut {
-            upstream: self.source.id.to_string(),
-            raw_name: raw_name.to_owned(),
-            reason: "its definition has changed, or there are too many to remember \
-                     (on_changed_definition)"
-                .to_owned(),
-            by: LeftOutBy::Change,
         })
     }
 }

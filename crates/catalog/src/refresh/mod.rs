@@ -21,7 +21,6 @@ use crate::approval::ApprovalRow;
 use crate::blocking::{MERGED_AT_ONCE, beside_calls};
 use crate::caller_lists::CallerLists;
 use crate::effective::{Effective, KnownTexts, Maker, TextReport};
-use crate::first_definitions::FirstDefinitions;
 use crate::snapshot::{
     Catalog, CatalogContent, Incomplete, SkillCatalog, WalkInfo, next_number, not_reported_yet,
 };
@@ -81,7 +80,6 @@ struct KnownUpstream {
     skills_walked_at: Option<Instant>,
     version: ListVersion,
     state: ReportState,
-    first_definitions: FirstDefinitions,
     /// The list after overlays and approvals; `None` if there are none, and the list is
     /// served as it is.
     effective: Option<Effective>,
@@ -240,17 +238,12 @@ impl Refresh {
                 known.version = old.version;
                 known.texts = old.texts;
                 known.effective = old.effective;
-                let mode = known.source.on_changed_definition;
-                if old.source.on_changed_definition != mode
-                    || old.source.skills_as_prompts != known.source.skills_as_prompts
+                if old.source.skills_as_prompts != known.source.skills_as_prompts
                     || old.source.prompts_as_skills != known.source.prompts_as_skills
                 {
-                    // Names that were blocked may no longer be, nor skills prompts, nor prompts
-                    // skills.
+                    // Skills may no longer be prompts, nor prompts skills.
                     known.version.number = next_number();
                 }
-                // Only an act that names the upstream releases what is held.
-                known.first_definitions = old.first_definitions.with_mode(mode);
             }
             known
         };
@@ -380,15 +373,6 @@ impl Refresh {
         match report.outcome {
             Ok(mut walked) => {
                 known.keep_skills(&mut walked.listed, now);
-                let changed = known.first_definitions.apply(&mut walked.listed.prompts);
-                let redefined = changed.into_iter().map(|changed| Redefined {
-                    upstream: known.source.id.to_string(),
-                    raw_name: changed.raw_name,
-                    before: changed.before,
-                    now: changed.now,
-                    overlays: Vec::new(),
-                });
-                self.redefined.extend(redefined);
                 let same = known.list.as_ref().is_some_and(|(old, _)| old.listed == walked.listed);
                 if !same {
                     known.version.number = next_number();
@@ -513,12 +497,11 @@ async fn edition_serves(serves: &mut Option<oneshot::Receiver<()>>) {
 
 impl KnownUpstream {
     fn new(source: UpstreamSource, state: ReportState) -> Self {
-        let first_definitions = FirstDefinitions::new(source.on_changed_definition);
         let version = ListVersion { upstream: source.id.clone(), number: next_number() };
         let (effective, texts) = (None, KnownTexts::new());
         let skills_walked_at = None;
         let list = None;
-        Self { source, list, skills_walked_at, version, state, first_definitions, effective, texts }
+        Self { source, list, skills_walked_at, version, state, effective, texts }
     }
 
     /// The skills of its list; `None` if they never could be walked.
@@ -579,7 +562,6 @@ mod tests {
 
     use super::*;
     use crate::approval::ApprovalSettings;
-    use config::OnChangedDefinition;
     use config::lock::LockStore;
     use domain::json::Json;
     use domain::name::Prefix;
@@ -596,7 +578,6 @@ mod tests {
             driver: DriverId::fresh(),
             id: UpstreamId::parse(id).unwrap(),
             prefix: Prefix::parse(id).unwrap(),
-            on_changed_definition: OnChangedDefinition::Allow,
             overlays: Arc::default(),
             approvals: ApprovalSettings {
                 mode: Mode::Off,

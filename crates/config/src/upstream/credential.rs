@@ -444,7 +444,6 @@ mod tests {
         let both = format!("{EXCHANGE}, bearer = {{ value = \"t\" }}");
         for (credential, more, what) in [
             (EXCHANGE, "prefix = \"\"\n", "needs a prefix"),
-            (EXCHANGE, "on_changed_definition = \"hold\"\n", "on_changed_definition"),
             (EXCHANGE, "approval = \"warn\"\n", "set its approval = \"off\""),
             (&both, "", "the gateway's own credential"),
         ] {

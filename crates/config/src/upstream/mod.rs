@@ -30,7 +30,7 @@ use domain::revision::Revision;
 use domain::server_request::ClientCapabilities;
 use git::Git;
 use logins::{Login, Logins};
-use settings::{Links, OnChangedDefinition, Settings, approval, settings};
+use settings::{Links, Settings, approval, settings};
 
 /// One upstream.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -384,7 +384,7 @@ pub(crate) fn read_all(root: &mut Section<'_>) -> Upstreams {
         section.explain(KEYS);
         let enabled = section.flag("enabled", true);
         let upstream = read(id.clone(), &mut section, &base);
-        let mode = approval(&mut section, upstream.as_ref().map(|upstream| &upstream.settings));
+        let mode = approval(&mut section);
         modes.extend(mode.map(|mode| (id.clone(), mode)));
         if !enabled {
             // It may be disabled until they are set.
@@ -499,8 +499,6 @@ fn check_private_lists(upstream: &UpstreamSettings, section: &mut Section<'_>) {
         "\"caller\" leaves nothing to do for the gateway's own credential: remove it, or list as \"service\""
     } else if upstream.prefix.is_bare() {
         "\"caller\" needs a prefix: names without one would collide for some callers only"
-    } else if upstream.settings.on_changed_definition != OnChangedDefinition::Allow {
-        "\"caller\" needs on_changed_definition = \"allow\": definitions may differ by caller"
     } else {
         return;
     };

@@ -68,12 +68,6 @@ table! {
         /// their URIs on. `sealed` replaces them by URIs that their caller can read at the gateway.
         /// See docs/exposure.md#links-in-prompts.
         pub links: Links [Links::AsIs] = section.choice(key, base.links, &LINKS);
-        /// A prompt whose definition changed under the same name, where no lock file covers it.
-        /// `allow` serves the new definition, `hold` lists the first one, `block` leaves the prompt
-        /// out. `hold` and `block` last until the next start, or until `allow` for the upstream.
-        /// With approvals it must be `allow`. See docs/operating.md#definition-changes.
-        pub on_changed_definition: OnChangedDefinition [OnChangedDefinition::Allow] =
-            section.choice(key, base.on_changed_definition, &ON_CHANGED_DEFINITION);
         /// Server requests that the upstream may send to the client during a get: `elicitation` (a
         /// form), `elicitation-url` (a page to visit), `sampling`, `roots`. Not set:
         /// `["elicitation"]` with `transport = "http"`, else none. See
@@ -104,17 +98,6 @@ table! {
         /// skills. Noted once all endpoints are read.
         field pub prompts_as_skills: bool [false] = false;
     }
-}
-
-/// Treatment of a prompt whose definition changes under the same name.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum OnChangedDefinition {
-    /// The new definition is served.
-    Allow,
-    /// The definition that was first seen is listed, until the next start or applied reload.
-    Hold,
-    /// The prompt is left out while its definition differs from the first one.
-    Block,
 }
 
 /// Treatment of links to resources of an upstream.
@@ -156,29 +139,14 @@ const CONTENT: [(&str, HiddenText); 4] = [
 
 const LINKS: [(&str, Links); 2] = [("as_is", Links::AsIs), ("sealed", Links::Sealed)];
 
-const ON_CHANGED_DEFINITION: [(&str, OnChangedDefinition); 3] = [
-    ("allow", OnChangedDefinition::Allow),
-    ("hold", OnChangedDefinition::Hold),
-    ("block", OnChangedDefinition::Block),
-];
-
 /// The modes of approvals.
 pub(crate) const MODES: [(&str, Mode); 3] =
     [("off", Mode::Off), ("warn", Mode::Warn), ("enforce", Mode::Enforce)];
 
-/// The mistake of definitions that are compared in two ways.
-pub(crate) const COMPARED_TWICE: &str = "compares definitions with the lock file; remove on_changed_definition, which compares them without one";
-
 /// Reads the mode of approvals of one upstream; `None` if it has none of its own.
-pub(crate) fn approval(section: &mut Section<'_>, settings: Option<&Settings>) -> Option<Mode> {
+pub(crate) fn approval(section: &mut Section<'_>) -> Option<Mode> {
     let mode = section.choice("approval", Mode::Off, &MODES);
-    let mode = section.was_read("approval").then_some(mode)?;
-    let is_held = settings
-        .is_some_and(|settings| settings.on_changed_definition != OnChangedDefinition::Allow);
-    if mode != Mode::Off && is_held {
-        section.mistake("approval", COMPARED_TWICE);
-    }
-    Some(mode)
+    section.was_read("approval").then_some(mode)
 }
 
 /// Reads the settings of one table.
