@@ -12,9 +12,7 @@ use serde_json::{Value, json};
 use super::audit::Log;
 use crate::support::client::{Stream, request};
 use crate::support::gateway::{api_key, upstream_tables};
-use crate::support::{
-    Client, ClientMode, Counter, Gateway, ModeClient, Upstream, eventually, write_greeting,
-};
+use crate::support::{Client, ClientMode, Counter, Gateway, ModeClient, Upstream, eventually};
 #[cfg(target_os = "linux")]
 use crate::support::{Pipe, is_alive};
 

@@ -49,8 +49,10 @@ async fn usage_and_audit_of_all_replicas_are_one_answer_and_silent_replicas_are_
     }
 
     let usage = ["usage", "--json", "--since", "1h"];
-    let (report, error) = run(one, &store, &usage).await;
-    assert_eq!((uses(&report), error.as_str()), (6, ""), "{report}");
+    let asked = async || run(one, &store, &usage).await;
+    // Each replica opens its index a moment after its start.
+    let (_, error) = eventually(asked, |(report, _)| uses(report) == 6).await;
+    assert_eq!(error, "");
     let (alone, _) = run(one, &store, &[&usage[..], &["--replica", "replica-2"]].concat()).await;
     assert_eq!(uses(&alone), 3, "{alone}");
     let (own, _) = run(one, &store, &[&usage[..], &["--offline"]].concat()).await;
@@ -80,7 +82,6 @@ async fn usage_and_audit_of_all_replicas_are_one_answer_and_silent_replicas_are_
 
     // A replica that hangs is named, and the others answer.
     three.process.signal(Signal::STOP);
-    let asked = async || run(one, &store, &usage).await;
     // Both, before it counts as gone.
     let ((report, error), usage_page, overview) =
         tokio::join!(asked(), page("/usage"), page("/overview"));
@@ -136,8 +137,9 @@ async fn replicas_of_one_name_are_told_apart_and_asked_by_their_ids() {
     assert!(error.contains("twin: several replicas begin so: twin/"), "{error}");
     assert!(error.contains(&own) && error.contains(&other), "{error}");
     for (name, wanted) in [(&other, 2), (&own, 1), (&format!("twin/{other}"), 2)] {
-        let (report, _) = run(one, &store, &[&usage[..], &[name]].concat()).await;
-        assert_eq!(uses(&report), wanted, "{name}: {report}");
+        let arguments = [&usage[..], &[name]].concat();
+        let asked = async || run(one, &store, &arguments).await;
+        eventually(asked, |(report, _)| uses(report) == wanted).await;
     }
     let find = ["audit", "find", "--json", "--event", "call", "--prompt", "up__p"];
     let found = entries(&run(one, &store, &find).await.0);

@@ -20,6 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
+use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -42,6 +43,8 @@ pub struct GatewayUsage {
     /// As configured; `None` without an index. Apart from the history, which is locked while the
     /// database is read and written.
     wanted: Mutex<Option<config::Usage>>,
+    /// Notified when `wanted` is set: the index is opened at once.
+    configured: Notify,
     history: Mutex<History>,
 }
 
@@ -90,6 +93,7 @@ impl GatewayUsage {
     /// Applies the configuration of the index; `None`: there is none.
     pub fn configure(&self, config: Option<&config::Usage>) {
         *lock(&self.wanted) = config.cloned();
+        self.configured.notify_one();
     }
 
     /// Keeps the index, until `stop`.
@@ -99,7 +103,11 @@ impl GatewayUsage {
             let stepped = blocking(move || usage.step(&log, wall_clock())).await;
             let pause = stepped.unwrap_or(RETRY_INTERVAL);
             if !pause.is_zero() {
-                let _ = stop.run_until_cancelled(sleep(pause)).await;
+                tokio::select! {
+                    () = stop.cancelled() => {}
+                    () = self.configured.notified() => {}
+                    () = sleep(pause) => {}
+                }
             }
         }
         let _ = blocking(move || {
