@@ -41,8 +41,7 @@ pub struct Catalog {
     pub approvals: Vec<Arc<Vec<ApprovalRow>>>,
     /// The last good walk of each upstream that has had one.
     pub walks: HashMap<UpstreamId, WalkInfo>,
-    /// The error that lists of all prompts return at present, if they fail. Other lists fail only
-    /// for upstreams that belong to them.
+    /// The error that all lists return while no upstream has a list.
     pub list_fault: Option<Fault>,
 }
 
