@@ -42,9 +42,6 @@ impl ApprovalSettings {
     }
 
     /// Reads the approved form of a prompt that is offered in another form.
-    ///
-    /// # Errors
-    /// Its object cannot be had, or is none of the prompt.
     pub(crate) fn approved_form(
         &self,
         version: &Version,
@@ -277,9 +274,6 @@ impl ApprovedTexts {
     }
 
     /// Reads the approved text of a get without arguments, if there is one. Blocks.
-    ///
-    /// # Errors
-    /// Its object cannot be had.
     pub(crate) fn exact_text(&self) -> Option<Result<String, ObjectError>> {
         let digest = self.version.texts.get(NO_ARGUMENTS)?;
         Some(self.store.object(digest))

@@ -265,9 +265,6 @@ enum InspectedList {
 }
 
 /// Treats what was found in a result as `mode` says.
-///
-/// # Errors
-/// A finding that `mode` rejects.
 fn treated(
     result: Document,
     found: &Findings,

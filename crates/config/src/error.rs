@@ -102,9 +102,6 @@ impl Mistakes {
 
     /// Returns `Ok` if no mistake was recorded. `files` are the files that the configuration
     /// references.
-    ///
-    /// # Errors
-    /// All recorded mistakes, in the order of the file.
     pub(super) fn into_result(self, file: &str, files: &[SourceFile]) -> Result<(), ConfigError> {
         let mut mistakes = self.found.into_inner();
         if mistakes.is_empty() {

@@ -160,9 +160,6 @@ impl LabelFile {
     }
 
     /// Checks a move. Returns the version that the label names before it.
-    ///
-    /// # Errors
-    /// Why it is refused.
     fn check(&self, wanted: &LabelMove) -> Result<Option<u32>, String> {
         let LabelMove { prompt, label, version, .. } = wanted;
         if !is_label(label) {
@@ -215,9 +212,6 @@ fn set_number(table: &mut dyn TableLike, label: &str, version: u32) {
 }
 
 /// Reads the file of a library; that of one without labels is empty.
-///
-/// # Errors
-/// It cannot be read, or is larger than [`MAX_LABELS_FILE`].
 fn read(path: &Path) -> io::Result<String> {
     let text = match disk::read_to_string(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),

@@ -193,9 +193,6 @@ fn lookup(env: &[(String, String)]) -> impl Fn(&str) -> Option<String> {
 }
 
 /// Returns the text of the file at `path`; nothing if it does not exist. Blocks.
-///
-/// # Errors
-/// The file cannot be read.
 fn text_or_empty(path: &Path) -> Result<String, ConfigError> {
     match disk::read_to_string(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()),

@@ -81,9 +81,6 @@ pub fn merge(
 
 /// Returns the names of the skills that stand for prompts. Of prompts that make one name, that with
 /// this very name has it, and otherwise none.
-///
-/// # Errors
-/// Why a prompt has none.
 fn names(prompts: &[&ServedPrompt<'_>]) -> Vec<Result<String, String>> {
     let own = |served: &&ServedPrompt<'_>| {
         if served.prompt.arguments.iter().any(|argument| argument.required) {
@@ -126,8 +123,6 @@ impl<'a> PromptSkills<'a> {
 }
 
 impl ServedPrompt<'_> {
-    /// # Errors
-    /// A skill of an upstream has the URI, or one inside or around it.
     fn check_free(
         &self,
         name: &str,
@@ -147,9 +142,6 @@ impl ServedPrompt<'_> {
     }
 
     /// Makes the skill of this name.
-    ///
-    /// # Errors
-    /// Why it cannot be made.
     fn skill(&self, name: &str) -> Result<(Skill, PromptOfSkill), String> {
         let Self { prompt, public_name, .. } = self;
         let result = self.result()?;
@@ -174,9 +166,6 @@ impl ServedPrompt<'_> {
 
     /// Returns the result of a get without arguments, checked as that of a get: what the library
     /// has rendered, or else what is approved.
-    ///
-    /// # Errors
-    /// The text is not known, or would be withheld.
     fn result(&self) -> Result<Document, String> {
         let Self { source, prompt, public_name, approval } = self;
         let is_approved = approval.state == ApprovalState::Approved;

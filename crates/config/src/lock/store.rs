@@ -179,9 +179,6 @@ impl LockStore {
 
     /// Returns the content of the lock file, as it was read; a file that does not exist approves
     /// nothing.
-    ///
-    /// # Errors
-    /// [`StoreError::Broken`], or [`StoreError::Io`].
     pub(crate) fn parse(&self, read: io::Result<String>) -> Result<Lock, StoreError> {
         let broken = |why| StoreError::Broken { path: self.lock.clone(), why };
         match read {

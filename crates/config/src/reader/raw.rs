@@ -25,10 +25,6 @@ pub(crate) struct Raw {
 
 impl Raw {
     /// Parses TOML `text` and applies the overrides in `env`. `file` names the file in errors.
-    ///
-    /// # Errors
-    /// A single mistake if the text is not valid TOML or a variable does not name a valid key: the
-    /// other mistakes are unknown then.
     pub(crate) fn read(
         file: &str,
         text: &str,
