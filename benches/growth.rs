@@ -300,7 +300,7 @@ fn differences(growth: &mut Growth) {
         (0..n / 8).map(|line| format!("{:07x}\n", line * of % 99_991)).collect()
     };
     growth.check_from(
-        2 << 20,
+        8 << 20,
         "difference: lines alike",
         |n| numbered(n, 7),
         |text| compared_text(text, &text.replace("00\n", "01\n")),
