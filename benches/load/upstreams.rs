@@ -139,7 +139,7 @@ fn prompts(upstream: usize, options: &UpstreamOptions, version: u64, public: boo
 
 fn text(size: usize) -> String {
     let text = "The quick brown fox jumps over the lazy dog. ".repeat(size / 45 + 1);
-    text[NUMBER.len()..size].to_owned()
+    text[NUMBER.len().min(size)..size].to_owned()
 }
 
 /// The result of a call of a tool: the texts of [`messages`].

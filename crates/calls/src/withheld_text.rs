@@ -47,12 +47,14 @@ pub(super) async fn withhold_other_text(
     result: &Document,
 ) -> Result<(), Fault> {
     let owner = routed.owner;
-    let verified = if result.size() <= AT_ONCE {
+    // Its buffer may be larger than the text.
+    let bytes = result.json().text().len();
+    let verified = if bytes <= AT_ONCE {
         let settings = &routed.upstream.config().settings;
         let treat = |filled| treated(filled, routed.origin(), settings.content);
         shared.verified.verify(expected, result, settings.max_message, treat)
     } else {
-        Box::pin(verify_large(shared, routed, expected, result)).await
+        Box::pin(verify_large(shared, routed, expected, result, bytes)).await
     };
     let Err(other) = verified else { return Ok(()) };
     shared.mismatches.found(routed, expected, &other);
@@ -73,6 +75,7 @@ async fn verify_large(
     routed: &RoutedCall<'_>,
     expected: &ExpectedText<'_>,
     result: &Document,
+    bytes: usize,
 ) -> Result<(), OtherText> {
     let shared = shared.clone();
     let approved = routed.owner.approval.approved.clone();
@@ -81,7 +84,6 @@ async fn verify_large(
     let settings = &routed.upstream.config().settings;
     let (hidden_text, most) = (settings.content, settings.max_message);
     let holder = Holder::of(&routed.call.caller, routed.call.address);
-    let bytes = result.size();
     let result = result.clone();
     let verify = move || {
         let expected = approved.as_ref().and_then(|approved| approved.known(&arguments));
