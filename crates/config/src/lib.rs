@@ -288,9 +288,7 @@ impl Config {
         let client_ca = tls.as_ref().and_then(|tls| tls.client_ca.clone());
         let auth = auth::read(root.section("auth"), client_ca, &proxies);
         let passthrough = passthrough::read(root.section("passthrough"), &mut upstreams, &disabled);
-        if root.has("rest") {
-            root.mistake("rest", "its name is [passthrough]");
-        }
+        root.reject("rest", "its name is [passthrough]");
         let access = access::read(root.section("access"), &upstreams, &disabled, &auth);
         let server = server::read(server, tls, &auth);
         let login = upstream::first_login(&upstreams);
