@@ -495,22 +495,16 @@ fn only_the_platform_reaches_the_machine() {
 /// The files that open others to write them. What replaces a file calls `durable_file::replace`;
 /// the others create new files, or append to and lock their own, and follow no link that another
 /// user or an author could have put there.
-const WRITERS: [&str; 17] = [
+const WRITERS: [&str; 14] = [
     "audit/archive.rs",
     "audit/compressor.rs",
     "audit/folder.rs",
     "audit/usage/index/database.rs",
     "base/platform/disk.rs",
-    // The lock of the step backs.
-    "calls/step_backs.rs",
-    // The lock of the labels.
-    "config/labels.rs",
     "config/durable_file.rs",
     "config/lock/store.rs",
     "logins/store/folder.rs",
     "library/git/kept.rs",
-    // The lock of the state folder.
-    "library/git/mod.rs",
     // A new file, or a copy beside one.
     "cli/connect.rs",
     "cli/init.rs",

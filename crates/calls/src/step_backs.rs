@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tracing::warn;
 
-use base::platform::disk::{self, OpenOptions, Readers};
+use base::platform::disk::{self, Readers};
 use config::{Config, durable_file};
 
 /// A rollout whose new version was taken back, or is served again.
@@ -62,10 +62,7 @@ const LOCK: &str = ".rollouts.lock";
 const PATIENCE: Duration = Duration::from_secs(5);
 
 fn change(path: &Path, news: &StepBackNews) -> io::Result<()> {
-    let options =
-        OpenOptions { create: true, write: true, refuses_links: true, ..OpenOptions::private() };
-    let lock = options.open(&path.with_file_name(LOCK))?;
-    durable_file::lock(&lock, PATIENCE)?;
+    let _held = durable_file::hold(&path.with_file_name(LOCK), Readers::Owner, PATIENCE)?;
     let mut kept = read(path);
     kept.retain(|other| {
         (&other.prompt, &other.from, &other.to) != (&news.prompt, &news.from, &news.to)

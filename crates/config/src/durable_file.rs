@@ -51,6 +51,17 @@ pub fn replace(target: &Path, content: impl AsRef<[u8]>, readers: Readers) -> io
 /// The time between two attempts to lock a file.
 const LOCK_POLL: Duration = Duration::from_millis(10);
 
+/// Opens a file that keeps other processes out until it is closed; creates it if there is none. A
+/// link in its place is an error. Blocks for at most `patience`.
+///
+/// # Errors
+/// When the file cannot be opened, or as [`lock`].
+pub fn hold(path: &Path, readers: Readers, patience: Duration) -> io::Result<File> {
+    let options = OpenOptions { create: true, write: true, readers, ..OpenOptions::private() };
+    let file = options.open(path)?;
+    lock(&file, patience).map(|()| file)
+}
+
 /// Locks a file for this process, until the file is closed. Blocks for at most `patience`.
 ///
 /// # Errors

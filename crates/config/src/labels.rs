@@ -252,14 +252,7 @@ pub fn move_label(
 
 /// Keeps other writers out until the file is dropped. Libraries skip dot-files.
 fn hold(folder: &Path) -> io::Result<durable_file::File> {
-    let options = durable_file::OpenOptions {
-        create: true,
-        write: true,
-        refuses_links: true,
-        ..durable_file::OpenOptions::default()
-    };
-    let file = options.open(&folder.join(".labels.lock"))?;
-    durable_file::lock(&file, PATIENCE).map(|()| file)
+    durable_file::hold(&folder.join(".labels.lock"), Readers::Usual, PATIENCE)
 }
 
 #[cfg(test)]

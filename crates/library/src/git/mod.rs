@@ -19,7 +19,7 @@ use tracing::info;
 use audit::Audit;
 use audit::record::AuditEvent;
 use base::platform::blocking;
-use base::platform::disk::{self, File, OpenOptions, Readers};
+use base::platform::disk::{self, File, Readers};
 use base::seal;
 use config::{Git, Settings, durable_file};
 use domain::fault::UpstreamFaultKind as Kind;
@@ -184,9 +184,7 @@ impl GitSource {
         let state = self.git.state.clone();
         let locking = move || {
             disk::create_dir_all(&state, Readers::Owner)?;
-            let options = OpenOptions { create: true, write: true, ..OpenOptions::private() };
-            let file = options.open(&state.join("lock"))?;
-            durable_file::lock(&file, LOCK_PATIENCE).map(|()| file)
+            durable_file::hold(&state.join("lock"), Readers::Owner, LOCK_PATIENCE)
         };
         blocking(locking).await.map_err(internal)?.map_err(|error| self.unwritable(&error))
     }

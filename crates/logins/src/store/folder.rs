@@ -56,14 +56,11 @@ impl Folder {
     pub(super) fn lock(&self, upstream: &str, patience: Duration) -> Result<File, StoreError> {
         self.create()?;
         let path = self.0.join(format!("{upstream}.lock"));
-        let options = OpenOptions { create: true, write: true, ..OpenOptions::private() };
-        let opened = options.open(&path);
-        let file = opened.map_err(|error| StoreError::Io { path: path.clone(), error })?;
-        durable_file::lock(&file, patience).map_err(|error| match error.kind() {
+        let held = durable_file::hold(&path, Readers::Owner, patience);
+        held.map_err(|error| match error.kind() {
             io::ErrorKind::WouldBlock => StoreError::Busy(path),
             _ => StoreError::Io { path, error },
-        })?;
-        Ok(file)
+        })
     }
 
     /// Sets the time at which the file of an upstream was used, if there is one.
