@@ -94,7 +94,7 @@ async fn verify_large(
     work_on(bytes, &holder, verify).await
 }
 
-/// What is done to each result, done to an approved text that was filled in.
+/// Treats an approved text that was filled in as each result is treated; `None` if it is refused.
 fn treated(filled: Document, origin: ResultOrigin, hidden_text: HiddenText) -> Option<Document> {
     let treated = reply::prompt(filled, origin, hidden_text).ok();
     treated.map(|treated| treated.result)
@@ -113,10 +113,7 @@ pub(super) async fn snapshot_or(
     };
     let is_refused = matches!(kind, Kind::NotApproved { .. });
     let is_gone = is_gone(kind, routed.upstream.config().acts_as_caller());
-    let snapshot = match expected.filter(|_| is_refused || is_gone) {
-        Some(expected) => snapshot(routed, expected).await,
-        None => None,
-    };
+    let snapshot = snapshot(routed, expected.filter(|_| is_refused || is_gone)).await;
     let outcome = if snapshot.is_some() { Unapproved::Snapshot } else { Unapproved::Refused };
     if is_refused {
         note_unapproved(shared, routed.owner, &fault, outcome);
@@ -129,11 +126,7 @@ pub(super) async fn snapshot_alone(
     routed: &RoutedCall<'_>,
     expected: Option<&ExpectedText<'_>>,
 ) -> Result<Reply, Fault> {
-    let snapshot = match expected {
-        Some(expected) => snapshot(routed, expected).await,
-        None => None,
-    };
-    snapshot.map(Reply::Prompt).ok_or_else(|| {
+    snapshot(routed, expected).await.map(Reply::Prompt).ok_or_else(|| {
         let why = Kind::Unavailable("it has not been listed since the start".to_owned());
         Fault::upstream(routed.owner.upstream.as_str(), why)
     })
@@ -141,7 +134,11 @@ pub(super) async fn snapshot_alone(
 
 /// Returns the approved text of a get, with its arguments; `None` if there is none, or it
 /// cannot be served.
-async fn snapshot(routed: &RoutedCall<'_>, expected: &ExpectedText<'_>) -> Option<PromptReply> {
+async fn snapshot(
+    routed: &RoutedCall<'_>,
+    expected: Option<&ExpectedText<'_>>,
+) -> Option<PromptReply> {
+    let expected = expected?;
     let owner = routed.owner;
     let approval = owner.approval.approved.as_ref().filter(|approval| approval.has_snapshot)?;
     let name = &*owner.public_name;

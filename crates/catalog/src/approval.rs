@@ -108,7 +108,7 @@ pub struct ApprovedTexts {
     store: Arc<LockStore>,
 }
 
-/// What is approved for the arguments of a get.
+/// The approved text for the arguments of a get, or the template that covers them.
 enum Found<'a> {
     Known(Option<ExpectedText<'a>>),
     /// The template that covers them, and their members.
