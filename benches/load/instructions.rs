@@ -18,9 +18,10 @@ use domain::json::Json;
 use domain::merge;
 use domain::name::{Naming, Prefix};
 use domain::prompt::Prompt;
+use memchr::memmem;
 use serde_json::json;
 
-use super::client::{Connection, Prepared};
+use super::client::{Connection, NUMBER, Prepared};
 use super::gateway::{Configured, KEY, Requests, Upstreams, command, settings, spawn};
 use super::process::{Process, address, cpu_time};
 use super::upstreams::UpstreamOptions;
@@ -165,9 +166,10 @@ async fn count_approved(
     let bare = settings(Configured::Bare, collector);
     let many = Upstreams::start(&UpstreamOptions { prompts: 1_000, ..UpstreamOptions::usual(1) });
     let enforced = "[approvals]\nmode = \"enforce\"\n";
-    let probe =
-        "[[approvals.probes]]\nprompt = \"u3__p-00007\"\narguments = { text = \"a change\" }\n";
-    let approved_text = format!("{enforced}{probe}");
+    // The arguments of the get that is counted.
+    let approved_text = format!(
+        "{enforced}[[approvals.probes]]\nprompt = \"u3__p-00007\"\narguments = {{ text = \"{NUMBER}\" }}\n"
+    );
     // A prompt that needs an argument is not asked for its text here: forty thousand gets under
     // callgrind would take half an hour. Both lists are the same, byte for byte.
     let mut overlaid = "[defaults]\napproval_probes = false\n".to_owned();
@@ -272,7 +274,13 @@ impl Run<'_> {
         others.join_all().await;
         let mut connection = Connection::open(addr).await;
         for _ in 0..self.requests / 2 {
-            connection.ask(&bytes).await;
+            let response = connection.ask(&bytes).await;
+            // What is refused costs something else.
+            assert!(
+                memmem::find(response, b"\"result\":").is_some(),
+                "{}",
+                String::from_utf8_lossy(response)
+            );
         }
         // The instructions of the start vary from run to run by more than those of many requests.
         until_idle(process.pid());
