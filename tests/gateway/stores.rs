@@ -22,6 +22,8 @@ struct Registered {
     prompts: BTreeMap<String, Versions>,
     /// What every request is answered with instead.
     broken: Option<Scripted>,
+    /// The prompt whose versions are refused, with the status.
+    refused: Option<(&'static str, u16)>,
 }
 
 #[derive(Clone, Default)]
@@ -64,6 +66,10 @@ impl Registry {
         self.0.lock().unwrap().broken = broken;
     }
 
+    fn refuse(&self, refused: Option<(&'static str, u16)>) {
+        self.0.lock().unwrap().refused = refused;
+    }
+
     pub(crate) async fn serve(&self) -> Upstream {
         let registry = self.clone();
         Upstream::start(move |asked| registry.answer(&asked.path)).await
@@ -92,6 +98,11 @@ impl Registry {
             return Scripted::Json(answer);
         }
         let asked = path.starts_with("/api/2.0/mlflow/model-versions/get?");
+        if let Some((name, status)) = registered.refused
+            && query("name").as_deref() == Some(name)
+        {
+            return Scripted::Http(status, vec![], vec![]);
+        }
         let versions = query("name").filter(|_| asked).map(|name| &registered.prompts[&name]);
         let version = number("version").unwrap();
         Scripted::Json(json!({"model_version": versions.unwrap().version(version)}))
@@ -274,6 +285,31 @@ async fn a_store_that_fails_is_said_to_and_its_last_versions_are_served_until_it
         eventually(async || error_of(&gateway).await, |error| error.is_null()).await;
     }
     registry.publish("greet", "two");
+    serves(&client, "s__greet", &["two"]).await;
+}
+
+#[tokio::test]
+async fn a_prompt_that_a_store_refuses_keeps_its_last_version_and_the_walk_goes_on() {
+    let registry = Registry::default();
+    // The list has the text of the newest version only: others are asked for.
+    for text in ["one", "two", "three"] {
+        registry.add("greet", "text", text);
+    }
+    registry.promote("greet", Some(1));
+    registry.publish("hello", "hi 0");
+    let store = registry.serve().await;
+    let gateway = before(&store, "mlflow", ADMIN).await;
+    let client = gateway.client();
+    serves(&client, "s__greet", &["one"]).await;
+    for (round, status) in [401, 403, 408, 425, 500].into_iter().enumerate() {
+        registry.refuse(Some(("greet", status)));
+        registry.promote("greet", Some(2));
+        let other = format!("hi {}", round + 1);
+        registry.publish("hello", &other);
+        serves(&client, "s__hello", &[&other]).await;
+        assert_eq!(texts(&client, "s__greet", json!({})).await, ["one"], "{status}");
+    }
+    registry.refuse(None);
     serves(&client, "s__greet", &["two"]).await;
 }
 

@@ -47,6 +47,8 @@ struct Known {
     /// The bytes of the answer.
     size: usize,
     version: VersionFound,
+    /// The reason for which the store has refused the newest version, if it has.
+    refusal: Option<String>,
 }
 
 #[derive(Clone, Eq, PartialEq)]
@@ -184,7 +186,8 @@ impl StoreReader {
             };
             malformed.push(MalformedPrompt { name, reason });
         }
-        let remarks = self.remark(&unlabelled).into_iter().collect();
+        let mut remarks = Vec::from_iter(self.remark(&unlabelled));
+        remarks.extend(self.remark_on_refusals());
         let listed = PromptList { malformed, remarks, pages, ..PromptList::default() };
         let transport = self.store.kind.name();
         LibrarySnapshot::of_store(transport, prompts.into_iter(), listed, &self.settings)
@@ -195,6 +198,19 @@ impl StoreReader {
         let (first, label) = (unlabelled.first()?, &self.store.label);
         let (count, first) = (unlabelled.len(), excerpt(first));
         Some(format!("prompts without a version labelled {label:?}: {count}, such as {first:?}"))
+    }
+
+    /// Says which prompts are served in an earlier version, since the store refuses the newest.
+    fn remark_on_refusals(&self) -> Option<String> {
+        let known = self.known();
+        let refused =
+            || known.iter().filter_map(|(name, known)| Some((name, known.refusal.as_ref()?)));
+        let (first, reason) = refused().next()?;
+        let (count, first) = (refused().count(), excerpt(first));
+        Some(format!(
+            "prompts whose newest version the store refuses: {count}, such as {first:?} ({reason}); \
+             their last versions are served"
+        ))
     }
 
     /// Reads all pages of the list.
@@ -252,11 +268,7 @@ impl StoreReader {
     /// Asks for the version of one prompt, unless it is known.
     async fn refresh(&self, row: Row, budget: &Budget) -> Result<(), Kind> {
         let Found::Elsewhere { path, stamp } = row.found else { return Ok(()) };
-        let kept = stamp.as_ref().and_then(|_| {
-            let known = self.known();
-            known.get(&row.name).filter(|known| known.stamp == stamp).map(|known| known.size)
-        });
-        if let Some(size) = kept {
+        if let Some(size) = stamp.as_ref().and_then(|stamp| self.size_of_known(&row.name, stamp)) {
             return budget.take(size);
         }
         let answer = self.get(&path).await;
@@ -273,9 +285,11 @@ impl StoreReader {
                 (version.into(), stamp.filter(|_| !is_composed && !has_loose_config))
             }
             Err(Kind::Status { status: 404, .. }) => (VersionFound::Nothing, None),
-            // It may pass: the next walk asks again.
-            Err(kind @ Kind::Status { status: 400..=499, .. }) => {
-                (VersionFound::LeftOut(kind.to_string()), None)
+            // The refusal of one prompt: the next walk asks again. A store that asks for patience
+            // (429, 503 with `Retry-After`) means all prompts.
+            Err(kind @ (Kind::AuthFailed { .. } | Kind::Status { .. })) => {
+                self.note_refusal(row.name, kind.to_string());
+                return Ok(());
             }
             Err(kind @ Kind::TooLarge { .. }) => (VersionFound::LeftOut(kind.to_string()), stamp),
             Err(kind) => return Err(kind),
@@ -291,11 +305,37 @@ impl StoreReader {
 
     fn note(&self, name: String, stamp: Option<String>, size: usize, version: VersionFound) {
         let mut known = self.known();
-        let is_same = known.get(&name).is_some_and(|before| before.version == version);
-        known.insert(name, Known { stamp, size, version });
-        if !is_same {
+        let is_same = |before: &Known| before.version == version && before.refusal.is_none();
+        if !known.get(&name).is_some_and(is_same) {
             self.changes.fetch_add(1, Ordering::Relaxed);
         }
+        known.insert(name, Known { stamp, size, version, refusal: None });
+    }
+
+    /// Keeps the last version of a prompt whose newest version the store refuses. A prompt without
+    /// a version is left out.
+    fn note_refusal(&self, name: String, reason: String) {
+        if let Some(known @ Known { version: VersionFound::Version(_), .. }) =
+            self.known().get_mut(&name)
+        {
+            let before = known.refusal.replace(reason);
+            if before != known.refusal {
+                self.changes.fetch_add(1, Ordering::Relaxed);
+            }
+            return;
+        }
+        self.note(name, None, 0, VersionFound::LeftOut(reason));
+    }
+
+    /// Returns the bytes of the known version of a prompt, if it has this stamp.
+    fn size_of_known(&self, name: &str, stamp: &str) -> Option<usize> {
+        let mut known = self.known();
+        let known = known.get_mut(name).filter(|known| known.stamp.as_deref() == Some(stamp))?;
+        // The label went back to that version.
+        if known.refusal.take().is_some() {
+            self.changes.fetch_add(1, Ordering::Relaxed);
+        }
+        Some(known.size)
     }
 
     fn known(&self) -> MutexGuard<'_, BTreeMap<String, Known>> {
