@@ -156,6 +156,15 @@ impl World {
 }
 
 #[test]
+fn a_merge_of_prompts_alone_keeps_the_skill_catalog_and_its_views() {
+    let mut world = World::new();
+    world.walk(&prompt("one", true));
+    let before = world.refresh().skills.clone();
+    world.walk(&prompt("two", true));
+    assert!(Arc::ptr_eq(&before, &world.refresh().skills));
+}
+
+#[test]
 fn a_probe_that_fails_changes_nothing_of_what_is_known() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     let _entered = runtime.enter();

@@ -40,6 +40,9 @@ pub(super) struct Groups {
     groups: BTreeMap<Prefix, Group>,
     skeletons: SkeletonIndex,
     hasher: RandomState,
+    /// Whether a group with skills was replaced since the skill catalog was made. The views of
+    /// skills outlast merges of prompts alone.
+    has_new_skills: bool,
 }
 
 /// The merged lists of one upstream with a prefix, or of all upstreams without.
@@ -111,7 +114,9 @@ impl Refresh {
         self.redefined.extend(redefined);
         self.log(&content);
         self.content = Arc::new(content);
-        self.skills = Arc::new(self.groups.skills());
+        if std::mem::take(&mut self.groups.has_new_skills) {
+            self.skills = Arc::new(self.groups.skills());
+        }
     }
 
     /// Panics in debug builds if a group is not what a merge would make now, or the content not
@@ -328,6 +333,12 @@ impl Refresh {
     }
 }
 
+impl Group {
+    fn has_skills(&self) -> bool {
+        !self.skills.is_empty() || self.with_prompts.is_some()
+    }
+}
+
 impl Groups {
     fn is_current(&self, prefix: &Prefix, made_of: &MadeOf) -> bool {
         self.groups.get(prefix).is_some_and(|group| group.made_of == *made_of)
@@ -343,7 +354,9 @@ impl Groups {
 
     fn replace(&mut self, prefix: Prefix, group: Group) {
         group.texts.iter().for_each(|text| self.skeletons.add(text.hashed));
+        self.has_new_skills |= group.has_skills();
         if let Some(before) = self.groups.insert(prefix, group) {
+            self.has_new_skills |= before.has_skills();
             before.texts.iter().for_each(|text| self.skeletons.remove(text.hashed));
         }
     }
