@@ -328,6 +328,15 @@ pub fn public_uri(prefix: &Prefix, path: &str) -> String {
     }
 }
 
+/// Returns the path behind a public URI of an upstream with this prefix, as [`public_uri`] wrote it.
+pub fn public_path<'a>(prefix: &Prefix, uri: &'a str) -> Option<&'a str> {
+    let path = uri.strip_prefix(SCHEME)?;
+    if prefix.is_bare() {
+        return Some(path);
+    }
+    path.strip_prefix(prefix.as_str())?.strip_prefix('/')
+}
+
 /// Whether a URI has the scheme of skills, which has no case (RFC 3986, section 3.1).
 pub fn has_scheme(uri: &str) -> bool {
     uri.get(..SCHEME.len()).is_some_and(|own| own.eq_ignore_ascii_case(SCHEME))
@@ -465,6 +474,19 @@ mod tests {
 
     fn prefix(text: &str) -> Prefix {
         Prefix::parse(text).unwrap()
+    }
+
+    #[test]
+    fn the_path_behind_a_public_uri_is_the_one_it_was_written_with() {
+        for prefix in ["", "pre"].map(|text| Prefix::parse(text).unwrap()) {
+            for path in ["a/SKILL.md", "pre/a", "a b/%20"] {
+                assert_eq!(public_path(&prefix, &public_uri(&prefix, path)), Some(path));
+            }
+        }
+        let prefix = Prefix::parse("pre").unwrap();
+        for foreign in ["skill://prea/b", "skill://pre", "SKILL://pre/a", "file:///pre/a", ""] {
+            assert_eq!(public_path(&prefix, foreign), None, "{foreign}");
+        }
     }
 
     #[test]

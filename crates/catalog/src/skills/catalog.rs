@@ -15,7 +15,7 @@ use domain::caller::Principal;
 use domain::document::Document;
 use domain::name::{Prefix, UpstreamId};
 use domain::prompt_version::PromptVersion;
-use domain::skill::{SKILL_FILE, Skill, SkillFile, public_uri};
+use domain::skill::{SKILL_FILE, Skill, SkillFile, public_path};
 
 /// A skill that has what a call asks for.
 pub struct FoundSkill<'a> {
@@ -155,8 +155,8 @@ impl ListedSkill {
                 self.skill.dynamic_file(&self.prefix, uri).map(FoundPart::DynamicFile)
             }
             SkillPart::Entry | SkillPart::File => {
-                let mut files = self.skill.files.iter();
-                let file = files.find(|file| public_uri(&self.prefix, &file.path) == uri)?;
+                let path = public_path(&self.prefix, uri)?;
+                let file = self.skill.files.iter().find(|file| &*file.path == path)?;
                 Some(FoundPart::File(file, self))
             }
         }
