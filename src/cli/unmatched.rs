@@ -35,7 +35,7 @@ impl<'a> KnownPrompts<'a> {
     /// is not known.
     pub(super) fn new(config: &'a Config, lists: &[Option<PromptList>]) -> Self {
         let catalog = served(config, lists);
-        let served = catalog.content.owners().map(|owner| owner.public_name.to_string());
+        let served = catalog.content.items().map(|item| item.public_name.to_string());
         let public = served.collect();
         let mut known = Self { config, raw: BTreeMap::new(), public, catalog };
         for (upstream, list) in config.upstreams.iter().zip(lists) {
@@ -103,7 +103,7 @@ impl<'a> KnownPrompts<'a> {
     fn blocked_rollouts(&self, add: &mut dyn FnMut(&str, String)) {
         for (number, rollout) in (1..).zip(&self.config.rollouts) {
             let glob = Glob::parse(&rollout.prompt);
-            if self.catalog.content.owner(&rollout.prompt).is_none() {
+            if self.catalog.content.item(&rollout.prompt).is_none() {
                 if let Some(glob) = glob.filter(|glob| !self.may_be_public(glob)) {
                     let what = no_prompt("", &glob, &self.public);
                     add(&format!("rollouts.{number}.prompt"), what);

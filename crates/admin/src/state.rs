@@ -15,7 +15,7 @@ use audit::usage::GatewayUsage;
 use audit::verify::regular::{RegularOutcome, RegularVerification};
 use base::platform::wall_clock;
 use calls::Router;
-use catalog::owner::Owner;
+use catalog::listed_item::ListedItem;
 use catalog::snapshot::Catalog;
 use cluster::{ClusterMember, Replica};
 use config::Config;
@@ -145,30 +145,30 @@ impl AdminState {
     }
 
     /// The endpoints that serve a prompt: the main one, and views.
-    pub(super) fn endpoints(&self, owner: &Owner) -> impl Iterator<Item = String> {
+    pub(super) fn endpoints(&self, item: &ListedItem) -> impl Iterator<Item = String> {
         let server = &self.config.server;
         let views = self.config.views.iter().map(|view| server.view_path(&view.name));
         let all = std::iter::once(server.path.clone()).chain(views);
-        all.filter(|path| self.router.serves(path, owner))
+        all.filter(|path| self.router.serves(path, item))
     }
 
     /// Returns the document of `/api/v1/catalog`.
     pub(super) fn catalog(&self) -> Value {
         let catalog = self.router.catalog();
-        let skill = |owner: &Owner| {
-            json!({"name": owner.public_name, "upstream": owner.upstream.as_str(),
-                "rawName": owner.raw_name, "digest": owner.digest,
-                "state": owner.approval.state.as_str()})
+        let skill = |item: &ListedItem| {
+            json!({"name": item.public_name, "upstream": item.upstream.as_str(),
+                "rawName": item.raw_name, "digest": item.digest,
+                "state": item.approval.state.as_str()})
         };
-        let prompt = |owner: &Owner| {
-            let overlays = owner.overlay.iter().flat_map(|overlay| &overlay.numbers);
+        let prompt = |item: &ListedItem| {
+            let overlays = item.overlay.iter().flat_map(|overlay| &overlay.numbers);
             let overlays: Vec<_> = overlays.map(|number| overlay::key(*number)).collect();
-            let mut prompt = skill(owner);
+            let mut prompt = skill(item);
             prompt["overlays"] = json!(overlays);
             prompt
         };
-        let prompts: Vec<_> = catalog.content.owners().map(prompt).collect();
-        let skills: Vec<_> = catalog.skills.content.owners().map(skill).collect();
+        let prompts: Vec<_> = catalog.content.items().map(prompt).collect();
+        let skills: Vec<_> = catalog.skills.content.items().map(skill).collect();
         let left_out = &catalog.content.left_out;
         let look_alikes = &catalog.content.look_alikes;
         json!({"prompts": prompts, "skills": skills, "leftOut": left_out, "lookAlikes": look_alikes})

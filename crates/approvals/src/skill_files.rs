@@ -68,9 +68,9 @@ pub async fn offered_file(
 
 /// The row of a served skill whose upstream has no approvals.
 fn unchecked(catalog: &Catalog, name: &str) -> Option<ApprovalRow> {
-    let (owner, listed) = (catalog.skills.content.owner(name)?, catalog.skills.skills.get(name)?);
+    let (item, listed) = (catalog.skills.content.item(name)?, catalog.skills.skills.get(name)?);
     let version = Offered {
-        definition: owner.digest.clone(),
+        definition: item.digest.clone(),
         source: None,
         texts: Default::default(),
         files: listed.skill.digests(),
@@ -78,8 +78,8 @@ fn unchecked(catalog: &Catalog, name: &str) -> Option<ApprovalRow> {
     let (prompt, skill) = (Prompt::named(&listed.skill.path).into(), Some(listed.skill.clone()));
     Some(ApprovalRow {
         kind: ApprovalKind::Skill,
-        upstream: owner.upstream.clone(),
-        raw_name: owner.raw_name.clone(),
+        upstream: item.upstream.clone(),
+        raw_name: item.raw_name.clone(),
         public_name: name.to_owned(),
         mode: Mode::Off,
         offered: Some(OfferedPrompt { prompt, skill, version, texts_since: None }),

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::routed_call::RoutedCall;
-use catalog::owner::Owner;
+use catalog::listed_item::ListedItem;
 use catalog::segment::name_of_tool;
 use domain::call_overlay::Validation;
 use domain::document::Document;
@@ -14,10 +14,10 @@ use domain::redaction::without_secrets;
 /// Returns the arguments of a tool under the names of the prompt's arguments; `None` where they are
 /// the same.
 pub(super) fn renamed_arguments(
-    owner: &Owner,
+    item: &ListedItem,
     arguments: &Document,
 ) -> Result<Option<Document>, RequestFault> {
-    let derived: HashMap<String, &str> = owner
+    let derived: HashMap<String, &str> = item
         .arguments
         .iter()
         .map(|argument| (name_of_tool(&argument.name), argument.name.as_str()))
@@ -51,17 +51,17 @@ pub(super) fn effective_arguments(
     let mut validation = Validation::PresetsOnly;
     if routed.upstream.config().settings.validate_arguments {
         validation = Validation::Full;
-        check_arguments(routed.owner, arguments)?;
+        check_arguments(routed.item, arguments)?;
     }
-    match &routed.owner.overlay {
+    match &routed.item.overlay {
         Some(overlay) => Ok(overlay.arguments(arguments.map(Document::json), validation)?),
         None => Ok(None),
     }
 }
 
 /// Removes the values of preset arguments, which an upstream may repeat, from a fault.
-pub(super) fn without_presets(owner: &Owner, fault: Fault) -> Fault {
-    match (fault, &owner.overlay) {
+pub(super) fn without_presets(item: &ListedItem, fault: Fault) -> Fault {
+    match (fault, &item.overlay) {
         (Fault::Upstream(fault), Some(overlay)) => {
             let kind = without_secrets(fault.kind, overlay.preset_values());
             UpstreamFault { kind, ..fault }.into()
@@ -71,8 +71,8 @@ pub(super) fn without_presets(owner: &Owner, fault: Fault) -> Fault {
 }
 
 /// Checks that all required arguments are given.
-fn check_arguments(owner: &Owner, arguments: Option<&Document>) -> Result<(), Fault> {
-    let required = || owner.arguments.iter().filter(|argument| argument.required);
+fn check_arguments(item: &ListedItem, arguments: Option<&Document>) -> Result<(), Fault> {
+    let required = || item.arguments.iter().filter(|argument| argument.required);
     let mut missing: HashSet<&str> = required().map(|argument| argument.name.as_str()).collect();
     if missing.is_empty() {
         return Ok(());

@@ -206,7 +206,7 @@ impl Bridge<'_> {
         let requests = vec![(KEY.to_owned(), suspended_call.server_request.clone())];
         let Call { caller, address, .. } = self.routed.call;
         let holder = Holder::of(caller, *address);
-        let upstream = &self.routed.owner.upstream;
+        let upstream = &self.routed.item.upstream;
         let suspended = &self.router.shared.suspended;
         let ticket = suspended.suspend(caller, &holder, upstream, limits, suspended_call);
         let ticket = ticket.ok_or_else(|| self.fault(Kind::Unanswered(TOO_MANY_WAIT)))?;
@@ -258,7 +258,7 @@ impl Bridge<'_> {
     fn state_owner(&self) -> request_state::StateOwner {
         request_state::StateOwner {
             caller: self.routed.call.caller.id().to_owned(),
-            name: self.routed.owner.public_name.to_string(),
+            name: self.routed.item.public_name.to_string(),
             upstream: self.routed.upstream.config().id.to_string(),
             arguments: self.request.digest(),
         }
@@ -268,9 +268,9 @@ impl Bridge<'_> {
         let capabilities = self.routed.call.client.capabilities.and(self.allowed());
         let is_asking = self.request.may_ask();
         let request = UpstreamRequest {
-            params: self.request.params(self.routed.owner, answers),
+            params: self.request.params(self.routed.item, answers),
             forwarded: self.routed.call.forwarded.clone(),
-            overlay: self.routed.owner.overlay.clone(),
+            overlay: self.routed.item.overlay.clone(),
             // A request without server requests needs no dedicated connection.
             capabilities: if is_asking { capabilities } else { ClientCapabilities::NONE },
             progress: self.routed.call.client.progress,
@@ -445,7 +445,7 @@ impl Bridge<'_> {
     }
 
     fn fault(&self, kind: Kind) -> Fault {
-        Fault::upstream(self.routed.owner.upstream.as_str(), kind)
+        Fault::upstream(self.routed.item.upstream.as_str(), kind)
     }
 }
 

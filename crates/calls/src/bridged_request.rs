@@ -5,7 +5,7 @@ use super::routed_call::RoutedCall;
 use super::withheld_text::withhold_other_text;
 use base::seal;
 use catalog::approval::ExpectedText;
-use catalog::owner::Owner;
+use catalog::listed_item::ListedItem;
 use catalog::reply::{self, Reply};
 use domain::approval::DigestText;
 use domain::document::Document;
@@ -28,13 +28,17 @@ pub(super) enum BridgedRequest<'a> {
 
 impl BridgedRequest<'_> {
     /// The parameters for the upstream, with the answers of the client.
-    pub(super) fn params(self, owner: &Owner, answers: Option<InputResponses>) -> RequestParams {
+    pub(super) fn params(
+        self,
+        item: &ListedItem,
+        answers: Option<InputResponses>,
+    ) -> RequestParams {
         match self {
             Self::Get { arguments, .. } => RequestParams::Get {
-                name: owner.raw_name.clone(),
+                name: item.raw_name.clone(),
                 arguments: arguments.cloned(),
                 answers,
-                source: approved_source(owner),
+                source: approved_source(item),
             },
             Self::Passthrough(request) => {
                 RequestParams::Passthrough { request: request.clone(), answers }
@@ -67,7 +71,7 @@ impl BridgedRequest<'_> {
     ) -> Result<Reply, Fault> {
         let expected = match self {
             Self::Get { expected, .. } => expected,
-            Self::Passthrough(_) => return reply::passthrough(result, &routed.owner.upstream),
+            Self::Passthrough(_) => return reply::passthrough(result, &routed.item.upstream),
         };
         let hidden_text = routed.upstream.config().settings.content;
         let mut prompt = reply::prompt(result, routed.origin(), hidden_text)?;
@@ -75,14 +79,14 @@ impl BridgedRequest<'_> {
         if let Some(expected) = expected {
             withhold_other_text(&router.shared, routed, expected, &prompt.result).await?;
         }
-        prompt.overlay.clone_from(&routed.owner.overlay);
+        prompt.overlay.clone_from(&routed.item.overlay);
         Ok(Reply::Prompt(prompt))
     }
 }
 
 /// The only source that a library may serve.
-fn approved_source(owner: &Owner) -> Option<DigestText> {
-    let approved = owner.approval.approved.as_ref().filter(|approval| approval.is_enforced)?;
+fn approved_source(item: &ListedItem) -> Option<DigestText> {
+    let approved = item.approval.approved.as_ref().filter(|approval| approval.is_enforced)?;
     approved.version.source.clone()
 }
 

@@ -26,13 +26,13 @@ pub(super) async fn complete(
     channel: &CallChannel,
     deadline: Instant,
 ) -> Result<Reply, Fault> {
-    let RoutedCall { call, authorized, owner, upstream, .. } = routed;
+    let RoutedCall { call, authorized, item, upstream, .. } = routed;
     let Completing { argument, value, context } = completing;
-    if owner.skill.is_some() {
-        return Ok(Reply::Completion { completion: Completion::of(&[]), origin: origin(owner) });
+    if item.skill.is_some() {
+        return Ok(Reply::Completion { completion: Completion::of(&[]), origin: origin(item) });
     }
     let mut effective = None;
-    if let Some(overlay) = &owner.overlay {
+    if let Some(overlay) = &item.overlay {
         effective = overlay.context(argument, context.map(Document::json))?;
         if let Some(choices) = overlay.completed(argument, value) {
             let completion = Completion::of(&choices);
@@ -40,12 +40,12 @@ pub(super) async fn complete(
         }
     }
     let params = RequestParams::Complete {
-        prompt: owner.raw_name.clone(),
+        prompt: item.raw_name.clone(),
         argument: argument.to_owned(),
         value: value.to_owned(),
         context: effective.or_else(|| context.cloned()),
     };
-    let request = UpstreamRequest::of_call(call, params, owner.overlay.clone());
+    let request = UpstreamRequest::of_call(call, params, item.overlay.clone());
     let exchange = upstream.call(authorized, request, deadline);
     reply::completion(response(exchange, channel).await?, routed.origin())
 }

@@ -43,8 +43,8 @@ use call_channel::CallChannel;
 use catalog::announce::changes::{Changes, Published};
 use catalog::approval::{Availability, approval_arguments};
 use catalog::effective::TextReport;
-use catalog::lists::owner;
-use catalog::owner::Owner;
+use catalog::listed_item::ListedItem;
+use catalog::lists::item;
 use catalog::refresh::Renewal;
 use catalog::reply::{ListReply, Reply};
 use catalog::search::search;
@@ -173,9 +173,9 @@ impl Router {
                 if let Some(version) = routed.version {
                     self.rollouts.note(version, &call.caller, &reply, now);
                 }
-                let mut reply = reply.map_err(|fault| without_presets(routed.owner, fault))?;
-                self.count_use(call, routed.owner, began);
-                count_tolerated(&self.shared, routed.owner);
+                let mut reply = reply.map_err(|fault| without_presets(routed.item, fault))?;
+                self.count_use(call, routed.item, began);
+                count_tolerated(&self.shared, routed.item);
                 links::seal(self, &catalog, &routed, &mut reply, now);
                 Ok(reply)
             }
@@ -186,8 +186,8 @@ impl Router {
                 let routed = self.authorize(&catalog, call, record, named, now).await?;
                 let completion = Completing { argument, value, context: context.as_ref() };
                 let reply = complete(&routed, completion, channel, deadline).await;
-                let reply = reply.map_err(|fault| without_presets(routed.owner, fault))?;
-                self.count_use(call, routed.owner, began);
+                let reply = reply.map_err(|fault| without_presets(routed.item, fault))?;
+                self.count_use(call, routed.item, began);
                 Ok(reply)
             }
             Request::ListSkills { cursor } => {
@@ -240,15 +240,15 @@ impl Router {
         deadline: Instant,
         now: UnixSeconds,
     ) -> Result<Reply, Fault> {
-        let owner = routed.owner;
-        if let Some(skill) = &owner.skill {
+        let item = routed.item;
+        if let Some(skill) = &item.skill {
             let getting =
                 skills::get_prompt::get((self, routed), skill, arguments, channel, deadline);
             return Box::pin(getting).await;
         }
-        let approved = owner.approval.approved.as_deref().map(|approved| {
+        let approved = item.approval.approved.as_deref().map(|approved| {
             let given = arguments.map(Document::json);
-            (approved, approval_arguments(&owner.arguments, owner.overlay.as_deref(), given))
+            (approved, approval_arguments(&item.arguments, item.overlay.as_deref(), given))
         });
         let effective = effective_arguments(routed, arguments)?;
         let expected = match &approved {
@@ -256,7 +256,7 @@ impl Router {
             Some((approved, key)) => match approved.expected(key).await {
                 Ok(expected) => expected,
                 Err(error) => {
-                    let name = &owner.public_name;
+                    let name = &item.public_name;
                     tracing::error!(%error, %name, "approved text cannot be read");
                     if approved.is_enforced {
                         return Err(Fault::Internal);
@@ -265,7 +265,7 @@ impl Router {
                 }
             },
         };
-        if owner.approval.availability == Availability::SnapshotOnly {
+        if item.approval.availability == Availability::SnapshotOnly {
             return Box::pin(snapshot_alone(routed, expected.as_ref())).await;
         }
         let arguments = effective.as_ref().or(arguments);
@@ -313,15 +313,15 @@ impl Router {
         let version = self.rollouts.choose(&call.caller, listed, catalog, now);
         let resolution = self.listed(call, listed, version.as_ref());
         let authorized = self.gate.authorize(call, record, resolution).await?;
-        let owner = version.map_or(listed, |version| version.owner);
-        Ok(RoutedCall { call, authorized, owner, version, upstream })
+        let item = version.map_or(listed, |version| version.item);
+        Ok(RoutedCall { call, authorized, item, version, upstream })
     }
 
     /// Counts a use that began at this time.
-    fn count_use(&self, call: &Call, owner: &Owner, began: Instant) {
-        let (method, upstream) = (call.request.method(), owner.upstream.as_str());
+    fn count_use(&self, call: &Call, item: &ListedItem, began: Instant) {
+        let (method, upstream) = (call.request.method(), item.upstream.as_str());
         let metrics = self.shared.telemetry.metrics();
-        metrics.used(method, upstream, owner.known_name(), began.elapsed());
+        metrics.used(method, upstream, item.known_name(), began.elapsed());
     }
 
     /// A subscription to changes of the lists that the caller sees at the endpoint, debounced.
@@ -359,10 +359,10 @@ impl Router {
             return None;
         }
         let catalog = self.catalog();
-        let shared = catalog.content.owner_of_tool(tool).map(|owner| owner.public_name.clone());
+        let shared = catalog.content.item_of_tool(tool).map(|item| item.public_name.clone());
         let public_name = shared.or_else(|| {
             let lists = self.lists.caller_lists.as_ref()?;
-            lists.find(caller, tool, NameKind::Tool, |owner| owner.public_name.clone())
+            lists.find(caller, tool, NameKind::Tool, |item| item.public_name.clone())
         })?;
         (!is_derived(&public_name)).then(|| public_name.to_string())
     }
@@ -442,8 +442,8 @@ impl Router {
     }
 
     /// Whether an endpoint serves a prompt, regardless of the caller.
-    pub fn serves(&self, endpoint: &str, owner: &Owner) -> bool {
-        self.lists.views.endpoints.serves(endpoint, owner)
+    pub fn serves(&self, endpoint: &str, item: &ListedItem) -> bool {
+        self.lists.views.endpoints.serves(endpoint, item)
     }
 
     /// Whether an endpoint serves any skill, regardless of the caller, as far as it is known.
@@ -486,27 +486,27 @@ impl Router {
         catalog: &'a Catalog,
         name: &str,
         name_kind: NameKind,
-    ) -> Option<(&'a Owner, &'a Arc<Upstream>)> {
-        let owner = owner(catalog, name, name_kind)?;
-        Some((owner, self.upstreams.get(&owner.upstream)?))
+    ) -> Option<(&'a ListedItem, &'a Arc<Upstream>)> {
+        let item = item(catalog, name, name_kind)?;
+        Some((item, self.upstreams.get(&item.upstream)?))
     }
 
     fn listed<'a>(
         &self,
         call: &Call,
-        owner: &'a Owner,
+        item: &'a ListedItem,
         version: Option<&ChosenVersion<'a>>,
     ) -> Resolution<'a> {
         let target = CallTarget {
-            upstream: owner.upstream.as_str(),
-            raw_name: &owner.raw_name,
-            definition: &owner.digest,
-            state: owner.approval.state,
+            upstream: item.upstream.as_str(),
+            raw_name: &item.raw_name,
+            definition: &item.digest,
+            state: item.approval.state,
             version: version.map(ChosenVersion::served),
         };
-        if self.lists.views.endpoints.serves(&call.endpoint, owner) {
+        if self.lists.views.endpoints.serves(&call.endpoint, item) {
             Resolution::Listed(target)
-        } else if owner.is_version() {
+        } else if item.is_version() {
             Resolution::NotServed { target, rule: "versions".to_owned() }
         } else {
             let view = call.endpoint.rsplit('/').next().unwrap_or_default();

@@ -9,8 +9,8 @@ use super::passthrough::CallContext;
 use super::routed_call::RoutedCall;
 use super::skills::is_file;
 use base::seal::TokenKind;
-use catalog::lists::owner;
-use catalog::owner::Owner;
+use catalog::listed_item::ListedItem;
+use catalog::lists::item;
 use catalog::reply::{self, Reply};
 use catalog::snapshot::Catalog;
 use domain::call::{Call, NameKind, Request, ServerRequestMode};
@@ -53,7 +53,7 @@ pub(super) fn seal(
     reply: &mut Reply,
     now: UnixSeconds,
 ) {
-    let is_of_skill = routed.owner.skill.is_some();
+    let is_of_skill = routed.item.skill.is_some();
     if let Reply::Prompt(prompt) = reply
         && routed.upstream.config().seals_links()
         && !is_of_skill
@@ -92,9 +92,9 @@ pub(super) async fn read(
     };
     let routed = authorized.map_err(|fault| as_unknown(fault, uri, call))?;
     let link = link.ok_or(Fault::Internal)?;
-    let (prompt, resource) = (routed.owner.raw_name.clone(), link.uri.as_str().into());
+    let (prompt, resource) = (routed.item.raw_name.clone(), link.uri.as_str().into());
     let params = RequestParams::ReadLink { prompt, uri: resource };
-    let request = UpstreamRequest::of_call(call, params, routed.owner.overlay.clone());
+    let request = UpstreamRequest::of_call(call, params, routed.item.overlay.clone());
     let exchange = routed.upstream.call(&routed.authorized, request, deadline);
     let result = response(exchange, channel).await;
     let result = result.map_err(|fault| as_unknown(fault.into(), uri, call))?;
@@ -102,21 +102,21 @@ pub(super) async fn read(
     let mut resource = reply::resource(result, routed.origin(), mode)?;
     let links = LinkSealer { router, catalog: &catalog, routed: &routed, now };
     resource.links = links.in_contents(&resource.result, (&link.uri, uri));
-    router.count_use(call, routed.owner, began);
+    router.count_use(call, routed.item, began);
     Ok(Reply::Resource(Box::new(resource)))
 }
 
 /// Whether the prompt of a link, if it is listed, is still that prompt, and its upstream one whose
 /// links are sealed.
 fn is_readable(router: &Router, catalog: &Catalog, link: &Link) -> bool {
-    let is_same = |owner: &Owner| {
-        owner.upstream.as_str() == link.upstream
-            && *owner.raw_name == *link.prompt
-            && owner.skill.is_none()
+    let is_same = |item: &ListedItem| {
+        item.upstream.as_str() == link.upstream
+            && *item.raw_name == *link.prompt
+            && item.skill.is_none()
     };
     let upstream = UpstreamId::parse(&link.upstream);
     let upstream = upstream.and_then(|id| router.upstreams.get(&id));
-    owner(catalog, &link.name, NameKind::Public).is_none_or(is_same)
+    item(catalog, &link.name, NameKind::Public).is_none_or(is_same)
         && upstream.is_some_and(|upstream| {
             let config = upstream.config();
             config.seals_links() && !is_file(router, catalog, &config.id, &link.uri)

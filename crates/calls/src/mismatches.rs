@@ -16,7 +16,7 @@ use super::routed_call::RoutedCall;
 use base::platform::wall_clock;
 use base::seal;
 use catalog::approval::{ApprovalRow, ExpectedText, FoundVariant, SeenOtherwise, holds_secret};
-use catalog::owner::Owner;
+use catalog::listed_item::ListedItem;
 use config::lock::arguments_text;
 use domain::approval::template::{MAX_FORM, differing_form, placeholder};
 use domain::approval::{ApprovalKind, ApprovalState, DigestText, Form};
@@ -92,22 +92,22 @@ impl Mismatches {
         other: &OtherText,
     ) {
         let is_news = match expected {
-            ExpectedText::Nothing { arguments, .. } => self.add_arguments(routed.owner, arguments),
+            ExpectedText::Nothing { arguments, .. } => self.add_arguments(routed.item, arguments),
             ExpectedText::Text { .. } => {
                 self.add_variant(routed, expected, other);
                 true
             }
             ExpectedText::Template { .. } => self.add_variant(routed, expected, other),
         };
-        if is_news && routed.owner.approval.state == ApprovalState::Approved {
-            self.add(routed.owner);
+        if is_news && routed.item.approval.state == ApprovalState::Approved {
+            self.add(routed.item);
         }
     }
 
     /// Adds a set of arguments with places for values other than choices. Returns whether it is
     /// new.
-    fn add_arguments(&self, owner: &Owner, given: &str) -> bool {
-        let overlay = owner.overlay.as_ref();
+    fn add_arguments(&self, item: &ListedItem, given: &str) -> bool {
+        let overlay = item.overlay.as_ref();
         let member = |(name, value): (Json<'_>, Json<'_>)| {
             let (name, value) = (name.as_str()?.into_owned(), value.as_str()?.into_owned());
             let choices = overlay.and_then(|overlay| overlay.choices(&name)).unwrap_or_default();
@@ -117,7 +117,7 @@ impl Mismatches {
         };
         let members = Json::accepted(given).members().filter_map(member);
         let set = arguments_text(&members.collect::<BTreeMap<_, _>>());
-        self.change(owner, |found| {
+        self.change(item, |found| {
             let is_new = found.arguments.len() < MAX_SETS && !found.arguments.contains(&set);
             if is_new {
                 found.arguments.push(set);
@@ -153,7 +153,7 @@ impl Mismatches {
         let Some(text) = form.filter(|text| !is_private(routed, text)) else { return true };
         let digest: DigestText = seal::prompt_text_digest(&text).into();
         let (arguments, approved) = (key.clone(), expected.digest().clone());
-        self.change(routed.owner, |found| {
+        self.change(routed.item, |found| {
             // Variants of a version that is no longer approved are forgotten.
             found
                 .variants
@@ -170,8 +170,8 @@ impl Mismatches {
 
     /// Changes what was found of a prompt. Of two changes at once one may be lost; the next get
     /// makes it again.
-    fn change(&self, owner: &Owner, change: impl FnOnce(&mut Found) -> bool) -> bool {
-        let key = key_of_owner(owner);
+    fn change(&self, item: &ListedItem, change: impl FnOnce(&mut Found) -> bool) -> bool {
+        let key = key_of_item(item);
         let mut found = self.found.get(&key).map(|found| (*found).clone()).unwrap_or_default();
         let is_changed = change(&mut found);
         if is_changed {
@@ -206,12 +206,12 @@ impl Mismatches {
     }
 
     /// Remembers the text of a get, to show it to those who decide.
-    pub(super) fn remember(&self, owner: &Owner, offered: &DigestText) {
+    pub(super) fn remember(&self, item: &ListedItem, offered: &DigestText) {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if last.len() >= LAST_MISMATCHES {
             last.clear();
         }
-        let key = key_of_owner(owner);
+        let key = key_of_item(item);
         last.insert(key, (offered.clone(), wall_clock()));
     }
 
@@ -223,9 +223,9 @@ impl Mismatches {
     }
 
     /// Lets a prompt be probed.
-    pub(super) fn add(&self, owner: &Owner) {
+    pub(super) fn add(&self, item: &ListedItem) {
         let mut prompts = self.prompts.lock().unwrap_or_else(PoisonError::into_inner);
-        prompts.entry(owner.upstream.clone()).or_default().insert(owner.raw_name.clone());
+        prompts.entry(item.upstream.clone()).or_default().insert(item.raw_name.clone());
         self.added.send_replace(());
     }
 
@@ -257,8 +257,8 @@ fn shows_value(form: &str, approved: &str, arguments: Json<'_>) -> bool {
     })
 }
 
-fn key_of_owner(owner: &Owner) -> PromptKey {
-    (owner.upstream.clone(), owner.raw_name.clone())
+fn key_of_item(item: &ListedItem) -> PromptKey {
+    (item.upstream.clone(), item.raw_name.clone())
 }
 
 fn key_of_row(row: &ApprovalRow) -> PromptKey {
@@ -268,7 +268,7 @@ fn key_of_row(row: &ApprovalRow) -> PromptKey {
 /// Whether a text must not be shown to those who decide: it was made for the caller alone, or holds
 /// a secret.
 fn is_private(routed: &RoutedCall<'_>, text: &str) -> bool {
-    let overlay = routed.owner.overlay.as_deref();
+    let overlay = routed.item.overlay.as_deref();
     routed.upstream.config().acts_as_caller() || holds_secret(Some(routed.upstream), overlay, text)
 }
 

@@ -12,7 +12,7 @@ use super::completion::{Completing, complete};
 use super::routed_call::RoutedCall;
 use super::skills::{self, AskedFile};
 use catalog::approval::{ApprovalRow, DEPTH, OfferedPrompt, PromptApproval};
-use catalog::owner::Owner;
+use catalog::listed_item::ListedItem;
 use catalog::reply::Reply;
 use domain::approval::{NO_ARGUMENTS, canonical_text};
 use domain::call::{Call, ClientMessages, ForwardedMeta, NameKind, Request, SkillPart};
@@ -80,7 +80,7 @@ pub async fn probe(
         request: asked.request(&row.public_name),
     };
     let record = router.gate.record(&call);
-    let owner = Owner {
+    let item = ListedItem {
         public_name: row.public_name.as_str().into(),
         upstream: row.upstream.clone(),
         raw_name: row.raw_name.clone(),
@@ -94,16 +94,16 @@ pub async fn probe(
     };
     let got = async {
         let target = CallTarget {
-            upstream: owner.upstream.as_str(),
-            raw_name: &owner.raw_name,
-            definition: &owner.digest,
-            state: owner.approval.state,
+            upstream: item.upstream.as_str(),
+            raw_name: &item.raw_name,
+            definition: &item.digest,
+            state: item.approval.state,
             version: None,
         };
         let resolution = Resolution::Listed(target);
         let authorized = router.gate.authorize(&call, &record, resolution).await?;
-        let upstream = router.upstreams.get(&owner.upstream).ok_or(Fault::Internal)?;
-        let routed = RoutedCall { call: &call, authorized, owner: &owner, version: None, upstream };
+        let upstream = router.upstreams.get(&item.upstream).ok_or(Fault::Internal)?;
+        let routed = RoutedCall { call: &call, authorized, item: &item, version: None, upstream };
         let got = match (&call.request, asked) {
             (Request::Complete { argument, .. }, _) => get_values(router, &routed, argument).await,
             (Request::Get { arguments, .. }, _) => {
@@ -112,7 +112,7 @@ pub async fn probe(
             (_, ProbeRequest::File { file, .. }) => get_file(router, &routed, file).await,
             _ => Err(Fault::Internal),
         };
-        got.map_err(|fault| without_presets(&owner, fault))
+        got.map_err(|fault| without_presets(&item, fault))
     };
     let got = got.await;
     let result = got.as_ref().map(|text| Chunks::from(text.clone()));
@@ -148,9 +148,9 @@ async fn get_file(
     routed: &RoutedCall<'_>,
     file: &SkillFile,
 ) -> Result<String, Fault> {
-    let RoutedCall { call, authorized, owner, upstream, .. } = routed;
+    let RoutedCall { call, authorized, item, upstream, .. } = routed;
     let deadline = Instant::now() + router.limits.request;
-    let asked = AskedFile { owner, file, upstream, deadline };
+    let asked = AskedFile { item, file, upstream, deadline };
     let channel = CallChannel::silent();
     let read = skills::read(router, (call, authorized), asked, &channel).await?;
     Ok(read.json().text().to_owned())

@@ -13,7 +13,7 @@ use super::step_backs::{self, StepBackNews};
 use audit::record::AuditEvent;
 use base::seal::Sealer;
 use catalog::blocking::beside_calls;
-use catalog::owner::Owner;
+use catalog::listed_item::ListedItem;
 use catalog::reply::Reply;
 use catalog::snapshot::Catalog;
 use config::Config;
@@ -65,8 +65,8 @@ pub(super) struct ChosenVersion<'a> {
     /// Whether it is `to`.
     is_new: bool,
     /// The prompt as it is listed, and the version that is served in its place.
-    pub listed: &'a Owner,
-    pub owner: &'a Owner,
+    pub listed: &'a ListedItem,
+    pub item: &'a ListedItem,
 }
 
 /// Why a version is not served in the place of a prompt.
@@ -137,7 +137,7 @@ impl Rollouts {
     pub(super) fn choose<'a>(
         &'a self,
         caller: &Caller,
-        listed: &'a Owner,
+        listed: &'a ListedItem,
         catalog: &'a Catalog,
         now: UnixSeconds,
     ) -> Option<ChosenVersion<'a>> {
@@ -148,9 +148,9 @@ impl Rollouts {
         let is_taken = rollout.takes(caller, now, |text| self.keyed_hash(text));
         let new = is_taken.then(|| self.new_version(rollout, listed, catalog));
         let new = new.flatten();
-        let owner = new.or_else(|| old_version(catalog, listed, &rollout.from).ok());
-        let owner = owner.unwrap_or(listed);
-        Some(ChosenVersion { rollout, is_new: new.is_some(), listed, owner })
+        let item = new.or_else(|| old_version(catalog, listed, &rollout.from).ok());
+        let item = item.unwrap_or(listed);
+        Some(ChosenVersion { rollout, is_new: new.is_some(), listed, item })
     }
 
     /// A hash that callers cannot compute, equal on all replicas.
@@ -163,9 +163,9 @@ impl Rollouts {
     fn new_version<'a>(
         &self,
         rollout: &Rollout,
-        listed: &Owner,
+        listed: &ListedItem,
         catalog: &'a Catalog,
-    ) -> Option<&'a Owner> {
+    ) -> Option<&'a ListedItem> {
         let found = version(catalog, listed, &rollout.to);
         self.shared.rollouts.with(rollout, |state| {
             if state.outcomes.stepped_back().is_some() {
@@ -261,7 +261,7 @@ impl Rollouts {
             let outcomes = self.shared.rollouts.with(rollout, |state| state.outcomes.clone());
             let (gets, failed) = outcomes.counts();
             let Rollout { prompt, from, .. } = rollout;
-            let listed = catalog.content.owner(prompt);
+            let listed = catalog.content.item(prompt);
             RolloutStatus {
                 share: rollout.share_at(now),
                 next: rollout.next_step(now),
@@ -360,7 +360,7 @@ impl<'a> ChosenVersion<'a> {
 
     /// The version, as records see it.
     pub(super) fn served(&self) -> ServedVersion<'a> {
-        let Owner { public_name, raw_name, digest, version, .. } = self.owner;
+        let ListedItem { public_name, raw_name, digest, version, .. } = self.item;
         let number = version.as_ref().map(|version| &*version.version);
         ServedVersion { public_name, raw_name, definition: digest, label: self.label(), number }
     }
@@ -369,17 +369,16 @@ impl<'a> ChosenVersion<'a> {
 /// Returns a version of a prompt.
 fn version<'a>(
     catalog: &'a Catalog,
-    listed: &Owner,
+    listed: &ListedItem,
     label: &str,
-) -> Result<&'a Owner, RolloutProblem> {
+) -> Result<&'a ListedItem, RolloutProblem> {
     let name = version_name(&listed.public_name, label);
     // A prompt server may list its versions under such names, too.
-    let is_version = |owner: &&Owner| {
-        owner.upstream == listed.upstream
-            && *owner.raw_name == version_name(&listed.raw_name, label)
+    let is_version = |item: &&ListedItem| {
+        item.upstream == listed.upstream && *item.raw_name == version_name(&listed.raw_name, label)
     };
-    let by_name = || catalog.content.owner(&name).filter(is_version);
-    let Some(owner) = catalog.content.version(listed, label).or_else(by_name) else {
+    let by_name = || catalog.content.item(&name).filter(is_version);
+    let Some(item) = catalog.content.version(listed, label).or_else(by_name) else {
         return Err(match catalog.held(ApprovalKind::Prompt, &name) {
             Some(row) => RolloutProblem::Held { name, state: row.decision.state.as_str() },
             None => RolloutProblem::NotListed(name),
@@ -388,24 +387,25 @@ fn version<'a>(
     let is_required = |name: &str| {
         listed.arguments.iter().any(|argument| argument.required && argument.name == name)
     };
-    let mut required = owner.arguments.iter().filter(|argument| argument.required);
+    let mut required = item.arguments.iter().filter(|argument| argument.required);
     if let Some(argument) = required.find(|argument| !is_required(&argument.name)) {
         return Err(RolloutProblem::Argument { name, argument: argument.name.clone() });
     }
-    let overlays = |owner: &'_ Owner| owner.overlay.as_ref().map(|overlay| overlay.numbers.clone());
-    if overlays(owner) != overlays(listed) {
+    let overlays =
+        |item: &'_ ListedItem| item.overlay.as_ref().map(|overlay| overlay.numbers.clone());
+    if overlays(item) != overlays(listed) {
         return Err(RolloutProblem::Overlays(name));
     }
-    Ok(owner)
+    Ok(item)
 }
 
 /// Returns the version for callers outside the share: the prompt itself, where it is of this label
 /// or number, or where nothing says which version it is.
 fn old_version<'a>(
     catalog: &'a Catalog,
-    listed: &'a Owner,
+    listed: &'a ListedItem,
     from: &str,
-) -> Result<&'a Owner, RolloutProblem> {
+) -> Result<&'a ListedItem, RolloutProblem> {
     let is_it = |of: &Arc<PromptVersion>| *of.version == *from || of.label.as_deref() == Some(from);
     if listed.version.as_ref().is_some_and(is_it) {
         return Ok(listed);
@@ -418,7 +418,7 @@ fn old_version<'a>(
 
 /// Returns why the new version of a rollout is not served, with the lists of one snapshot.
 pub fn problem(catalog: &Catalog, rollout: &Rollout) -> Option<RolloutProblem> {
-    match catalog.content.owner(&rollout.prompt) {
+    match catalog.content.item(&rollout.prompt) {
         Some(listed) => version(catalog, listed, &rollout.to).err(),
         None => Some(RolloutProblem::NoPrompt(rollout.prompt.clone())),
     }

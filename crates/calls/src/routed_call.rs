@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::rollouts::ChosenVersion;
-use catalog::owner::Owner;
+use catalog::listed_item::ListedItem;
 use catalog::reply::ResultOrigin;
 use domain::call::Call;
 use policy::Authorized;
@@ -13,31 +13,31 @@ use upstream::Upstream;
 pub(super) struct RoutedCall<'a> {
     pub call: &'a Call,
     pub authorized: Authorized<'a>,
-    pub owner: &'a Owner,
-    /// The version that a rollout has chosen, whose owner this is then.
+    pub item: &'a ListedItem,
+    /// The version that a rollout has chosen; `item` is then that version.
     pub version: Option<ChosenVersion<'a>>,
     pub upstream: &'a Arc<Upstream>,
 }
 
 impl RoutedCall<'_> {
     /// The prompt as the caller sees it in lists.
-    pub(super) fn listed(&self) -> &Owner {
-        self.version.map_or(self.owner, |version| version.listed)
+    pub(super) fn listed(&self) -> &ListedItem {
+        self.version.map_or(self.item, |version| version.listed)
     }
 
     pub(super) fn origin(&self) -> ResultOrigin {
         let rollout = self.version.map(|version| version.label().clone());
-        ResultOrigin { rollout, ..origin(self.owner) }
+        ResultOrigin { rollout, ..origin(self.item) }
     }
 }
 
 /// The origin of a result of the version that is listed.
-pub(super) fn origin(owner: &Owner) -> ResultOrigin {
+pub(super) fn origin(item: &ListedItem) -> ResultOrigin {
     ResultOrigin {
-        upstream: owner.upstream.clone(),
-        digest: owner.digest.clone(),
-        name: owner.public_name.clone(),
-        version: owner.version.clone(),
+        upstream: item.upstream.clone(),
+        digest: item.digest.clone(),
+        name: item.public_name.clone(),
+        version: item.version.clone(),
         rollout: None,
     }
 }

@@ -10,7 +10,7 @@ use super::approved_text::OtherText;
 use super::routed_call::RoutedCall;
 use audit::record::AuditEvent;
 use catalog::approval::{DEPTH, ExpectedText};
-use catalog::owner::Owner;
+use catalog::listed_item::ListedItem;
 use catalog::reply::{self, PromptReply, Reply, ResultOrigin};
 use domain::approval::ApprovalState;
 use domain::document::Document;
@@ -46,7 +46,7 @@ pub(super) async fn withhold_other_text(
     expected: &ExpectedText<'_>,
     result: &Document,
 ) -> Result<(), Fault> {
-    let owner = routed.owner;
+    let item = routed.item;
     // Its buffer may be larger than the text.
     let bytes = result.json().text().len();
     let verified = if bytes <= AT_ONCE {
@@ -61,11 +61,11 @@ pub(super) async fn withhold_other_text(
     let (approved, offered) = (expected.digest().clone(), other.digest);
     let are_arguments_approved = !matches!(expected, ExpectedText::Nothing { .. });
     let kind = Kind::NotApproved { approved, offered, are_arguments_approved };
-    let fault = Fault::upstream(owner.upstream.as_str(), kind);
-    if owner.approval.approved.as_ref().is_some_and(|approval| approval.is_enforced) {
+    let fault = Fault::upstream(item.upstream.as_str(), kind);
+    if item.approval.approved.as_ref().is_some_and(|approval| approval.is_enforced) {
         return Err(fault);
     }
-    note_unapproved(shared, owner, &fault, Unapproved::Served);
+    note_unapproved(shared, item, &fault, Unapproved::Served);
     Ok(())
 }
 
@@ -78,7 +78,7 @@ async fn verify_large(
     bytes: usize,
 ) -> Result<(), OtherText> {
     let shared = shared.clone();
-    let approved = routed.owner.approval.approved.clone();
+    let approved = routed.item.approval.approved.clone();
     let arguments = expected.arguments().to_owned();
     let origin = routed.origin();
     let settings = &routed.upstream.config().settings;
@@ -116,7 +116,7 @@ pub(super) async fn snapshot_or(
     let snapshot = snapshot(routed, expected.filter(|_| is_refused || is_gone)).await;
     let outcome = if snapshot.is_some() { Unapproved::Snapshot } else { Unapproved::Refused };
     if is_refused {
-        note_unapproved(shared, routed.owner, &fault, outcome);
+        note_unapproved(shared, routed.item, &fault, outcome);
     }
     snapshot.map(Reply::Prompt).ok_or(fault)
 }
@@ -128,7 +128,7 @@ pub(super) async fn snapshot_alone(
 ) -> Result<Reply, Fault> {
     snapshot(routed, expected).await.map(Reply::Prompt).ok_or_else(|| {
         let why = Kind::Unavailable("it has not been listed since the start".to_owned());
-        Fault::upstream(routed.owner.upstream.as_str(), why)
+        Fault::upstream(routed.item.upstream.as_str(), why)
     })
 }
 
@@ -139,9 +139,9 @@ async fn snapshot(
     expected: Option<&ExpectedText<'_>>,
 ) -> Option<PromptReply> {
     let expected = expected?;
-    let owner = routed.owner;
-    let approval = owner.approval.approved.as_ref().filter(|approval| approval.has_snapshot)?;
-    let name = &*owner.public_name;
+    let item = routed.item;
+    let approval = item.approval.approved.as_ref().filter(|approval| approval.has_snapshot)?;
+    let name = &*item.public_name;
     let most = routed.upstream.config().settings.max_message;
     let read = approval.snapshot(expected, most).await;
     let text = read.inspect_err(|error| error!(%error, name, "snapshot cannot be read")).ok()??;
@@ -150,32 +150,37 @@ async fn snapshot(
     let hidden_text = routed.upstream.config().settings.content;
     let checked = reply::prompt(result, routed.origin(), hidden_text);
     let checked = checked.inspect_err(|fault| error!(%fault, name, "snapshot is refused")).ok()?;
-    Some(PromptReply { overlay: owner.overlay.clone(), is_snapshot: true, ..checked })
+    Some(PromptReply { overlay: item.overlay.clone(), is_snapshot: true, ..checked })
 }
 
 /// Counts and records a get of a text that was not approved.
-fn note_unapproved(shared: &RouterSharedState, owner: &Owner, fault: &Fault, outcome: Unapproved) {
+fn note_unapproved(
+    shared: &RouterSharedState,
+    item: &ListedItem,
+    fault: &Fault,
+    outcome: Unapproved,
+) {
     let Fault::Upstream(UpstreamFault {
         kind: Kind::NotApproved { approved, offered, .. }, ..
     }) = fault
     else {
         return;
     };
-    let upstream = owner.upstream.as_str();
+    let upstream = item.upstream.as_str();
     // `count_tolerated` counts the gets of tolerated prompts.
-    if !(outcome == Unapproved::Served && owner.approval.is_tolerated) {
+    if !(outcome == Unapproved::Served && item.approval.is_tolerated) {
         shared.telemetry.metrics().unapproved(upstream, outcome.as_str());
     }
-    shared.mismatches.remember(owner, offered);
+    shared.mismatches.remember(item, offered);
     // Another source, whose text no get has seen. Its state changes with the next probe; once
     // it has, gets cause no more probes.
-    let version = owner.approval.approved.as_ref().map(|approved| &approved.version);
+    let version = item.approval.approved.as_ref().map(|approved| &approved.version);
     let has_source = version.is_some_and(|version| version.source.is_some());
-    if has_source && owner.approval.state == ApprovalState::Approved {
-        shared.mismatches.add(owner);
+    if has_source && item.approval.state == ApprovalState::Approved {
+        shared.mismatches.add(item);
     }
     let event = AuditEvent::new("text_not_approved").text("upstream", upstream);
-    let event = event.text("prompt", &owner.raw_name).text("approved", approved);
+    let event = event.text("prompt", &item.raw_name).text("approved", approved);
     shared
         .upstream_deps
         .audit
@@ -184,9 +189,9 @@ fn note_unapproved(shared: &RouterSharedState, owner: &Owner, fault: &Fault, out
 
 /// Counts a get of a prompt that is served although the offered version is not the approved
 /// one.
-pub(super) fn count_tolerated(shared: &RouterSharedState, owner: &Owner) {
-    if owner.approval.is_tolerated {
-        let upstream = owner.upstream.as_str();
+pub(super) fn count_tolerated(shared: &RouterSharedState, item: &ListedItem) {
+    if item.approval.is_tolerated {
+        let upstream = item.upstream.as_str();
         shared.telemetry.metrics().unapproved(upstream, Unapproved::Served.as_str());
     }
 }

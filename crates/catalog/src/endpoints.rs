@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
-use super::owner::Owner;
+use super::listed_item::ListedItem;
 use super::snapshot::{CatalogContent, SkillCatalog};
 use config::{Config, Exposure, ToolForm, View};
 use domain::name::UpstreamId;
@@ -101,9 +101,9 @@ impl Endpoints {
         let all = SkillCount { skills: everyone.len(), bytes: everyone.text_size() };
         let Some(view) = self.view(endpoint).filter(|_| exceeds_hosts(all)) else { return all };
         let mut count = SkillCount::default();
-        let serves = |owner: &&Owner| view.serves(&owner.upstream, owner.known_name());
-        let served = content.owners().filter(serves);
-        let entries = served.filter_map(|owner| content.listed(&owner.public_name));
+        let serves = |item: &&ListedItem| view.serves(&item.upstream, item.known_name());
+        let served = content.items().filter(serves);
+        let entries = served.filter_map(|item| content.listed(&item.public_name));
         entries.for_each(|entry| count.add(entry.text().len()));
         count
     }
@@ -120,7 +120,7 @@ impl Endpoints {
             return count;
         }
         let serves = self.serving(endpoint);
-        let count = content.owners().filter(|owner| serves(owner)).count();
+        let count = content.items().filter(|item| serves(item)).count();
         *counted() = Some((content.generation, count));
         count
     }
@@ -133,7 +133,7 @@ impl Endpoints {
         if let Some((_, has_skills)) = known().filter(|(of, _)| *of == content.generation) {
             return has_skills;
         }
-        let has_skills = content.owners().any(self.serving(endpoint));
+        let has_skills = content.items().any(self.serving(endpoint));
         *known() = Some((content.generation, has_skills));
         has_skills
     }
@@ -168,16 +168,16 @@ impl Endpoints {
     }
 
     /// Whether an endpoint serves a prompt.
-    pub fn serves(&self, endpoint: &str, owner: &Owner) -> bool {
-        self.serving(endpoint)(owner)
+    pub fn serves(&self, endpoint: &str, item: &ListedItem) -> bool {
+        self.serving(endpoint)(item)
     }
 
     /// Returns what decides whether an endpoint serves a prompt.
-    pub fn serving(&self, endpoint: &str) -> impl Fn(&Owner) -> bool {
+    pub fn serving(&self, endpoint: &str) -> impl Fn(&ListedItem) -> bool {
         let view = self.view(endpoint);
-        move |owner| {
-            (!owner.is_version() || view.is_some_and(|view| view.has_versions))
-                && view.is_none_or(|view| view.serves(&owner.upstream, owner.known_name()))
+        move |item| {
+            (!item.is_version() || view.is_some_and(|view| view.has_versions))
+                && view.is_none_or(|view| view.serves(&item.upstream, item.known_name()))
         }
     }
 

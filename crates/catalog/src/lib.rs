@@ -14,7 +14,7 @@ pub mod effective;
 pub mod endpoints;
 pub mod list_cursor;
 pub mod lists;
-pub mod owner;
+pub mod listed_item;
 pub mod refresh;
 pub mod reply;
 pub mod passthrough_reply;

@@ -11,7 +11,7 @@ use tokio::time::{Instant, timeout_at};
 use super::blocking::within;
 use super::caller_lists::{CallerLists, PrivateListScope};
 use super::list_cursor::ListCursors;
-use super::owner::Owner;
+use super::listed_item::ListedItem;
 use super::reply::ListReply;
 use super::snapshot::{Catalog, CatalogContent, Incomplete};
 use super::view::ListView;
@@ -139,8 +139,8 @@ impl Lists {
         let after = place.as_ref().map(|place| place.last.as_str());
         let page = view.page(after, self.listing.page_size);
         let next_cursor = page.more_after.map(|last| {
-            let owner = content.owner(last).map(|owner| owner.upstream.to_string());
-            cursors.seal(scope, last.to_owned(), owner.unwrap_or_default())
+            let item = content.item(last).map(|item| item.upstream.to_string());
+            cursors.seal(scope, last.to_owned(), item.unwrap_or_default())
         });
         Ok(ListReply {
             kind,
@@ -312,14 +312,14 @@ impl Lists {
         deadline: Instant,
     ) -> Arc<Catalog> {
         let catalog = self.catalog();
-        let may_use = |owner: &Owner| {
+        let may_use = |item: &ListedItem| {
             let method = call.request.method();
-            self.views.allows(&call.caller, method, &call.endpoint, owner)
+            self.views.allows(&call.caller, method, &call.endpoint, item)
         };
-        let is_settled = !catalog.pending || owner(&catalog, name, name_kind).is_some_and(may_use);
+        let is_settled = !catalog.pending || item(&catalog, name, name_kind).is_some_and(may_use);
         let catalog = if is_settled { catalog } else { self.settled(deadline).await };
         // A call that cannot be recorded is refused, and nothing is done for it.
-        let is_known = record.refuses() || owner(&catalog, name, name_kind).is_some();
+        let is_known = record.refuses() || item(&catalog, name, name_kind).is_some();
         if self.caller_lists.is_none() || is_known {
             return catalog;
         }
@@ -361,10 +361,10 @@ impl Lists {
     }
 }
 
-/// The owner of the prompt with this name.
-pub fn owner<'a>(catalog: &'a Catalog, name: &str, name_kind: NameKind) -> Option<&'a Owner> {
+/// Finds the prompt with this name.
+pub fn item<'a>(catalog: &'a Catalog, name: &str, name_kind: NameKind) -> Option<&'a ListedItem> {
     match name_kind {
-        NameKind::Public => catalog.content.owner(name),
-        NameKind::Tool => catalog.content.owner_of_tool(name),
+        NameKind::Public => catalog.content.item(name),
+        NameKind::Tool => catalog.content.item_of_tool(name),
     }
 }

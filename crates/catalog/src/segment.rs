@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 
 use super::approval::PromptApproval;
-use super::owner::Owner;
+use super::listed_item::ListedItem;
 use base::seal;
 use domain::chunks;
 use domain::json::Json;
@@ -31,8 +31,8 @@ pub struct Segment {
     /// The same.
     bytes: Bytes,
     elements: Vec<Element>,
-    /// The owners of the elements; empty if the elements are no prompts.
-    owners: Vec<Owner>,
+    /// The items behind the elements; empty if the elements are no prompts.
+    items: Vec<ListedItem>,
     /// The upstream of all of them; `None` where several upstreams share the segment.
     upstream: Option<UpstreamId>,
     /// The positions of the versions of prompts, in the order of their raw names.
@@ -77,9 +77,9 @@ impl SegmentWriter {
     }
 
     /// Appends a prompt.
-    pub fn push_prompt(&mut self, owner: Owner, write: impl FnOnce(&mut String)) {
-        self.push(owner.public_name.clone(), write);
-        self.segment.owners.push(owner);
+    pub fn push_prompt(&mut self, item: ListedItem, write: impl FnOnce(&mut String)) {
+        self.push(item.public_name.clone(), write);
+        self.segment.items.push(item);
     }
 
     /// Appends a prompt of a merged list.
@@ -90,7 +90,7 @@ impl SegmentWriter {
         prompt: &Prompt,
         approval: PromptApproval,
     ) {
-        let owner = Owner {
+        let item = ListedItem {
             public_name: entry.public_name.as_str().into(),
             upstream: upstream.clone(),
             raw_name: prompt.name.as_str().into(),
@@ -102,7 +102,7 @@ impl SegmentWriter {
             skill: None,
             prompt_name: None,
         };
-        self.push_prompt(owner, |out| {
+        self.push_prompt(item, |out| {
             prompt.via.write_element(out, |out| prompt.write(&entry.public_name, out));
         });
     }
@@ -113,10 +113,10 @@ impl SegmentWriter {
         segment.text = Arc::new(self.text);
         segment.bytes = chunks::shared(&segment.text);
         segment.elements.shrink_to_fit();
-        segment.owners.shrink_to_fit();
+        segment.items.shrink_to_fit();
         let len = segment.len();
         // A list has fewer elements than 2^32: `max_prompts` is at most a million.
-        segment.versions = versions(&segment.owners);
+        segment.versions = versions(&segment.items);
         segment.all = std::iter::once(0..len as u32).filter(|all| !all.is_empty()).collect();
         self.segment
     }
@@ -136,8 +136,8 @@ impl Segment {
         &self.all
     }
 
-    pub fn owners(&self) -> &[Owner] {
-        &self.owners
+    pub fn items(&self) -> &[ListedItem] {
+        &self.items
     }
 
     /// The upstream of all prompts; `None` where several upstreams share the segment.
@@ -153,7 +153,7 @@ impl Segment {
     /// The elements that are no versions of others.
     pub fn plain(&self) -> Allowed {
         if self.has_versions() {
-            Allowed::of(self.owners.iter().map(|owner| !owner.is_version()).collect())
+            Allowed::of(self.items.iter().map(|item| !item.is_version()).collect())
         } else {
             Allowed::All
         }
@@ -165,12 +165,11 @@ impl Segment {
     }
 
     /// The version of a prompt that has this raw name.
-    pub fn version(&self, upstream: &UpstreamId, raw_name: &str) -> Option<&Owner> {
-        let at =
-            self.versions.partition_point(|at| *self.owners[*at as usize].raw_name < *raw_name);
-        let owners = self.versions[at..].iter().map(|at| &self.owners[*at as usize]);
-        let mut same = owners.take_while(|owner| *owner.raw_name == *raw_name);
-        same.find(|owner| owner.upstream == *upstream)
+    pub fn version(&self, upstream: &UpstreamId, raw_name: &str) -> Option<&ListedItem> {
+        let at = self.versions.partition_point(|at| *self.items[*at as usize].raw_name < *raw_name);
+        let items = self.versions[at..].iter().map(|at| &self.items[*at as usize]);
+        let mut same = items.take_while(|item| *item.raw_name == *raw_name);
+        same.find(|item| item.upstream == *upstream)
     }
 
     pub fn name(&self, position: usize) -> &Arc<str> {
@@ -231,17 +230,17 @@ impl Segment {
         self.start(positions.end) - self.start(positions.start)
     }
 
-    /// Bytes that the segment takes in memory, with its owners.
-    pub(crate) fn size_with_owners(&self) -> usize {
-        let owner = |owner: &Owner| {
-            let texts = owner.raw_name.len() + owner.public_name.len() + owner.digest.len();
+    /// Bytes that the segment takes in memory, with its items.
+    pub(crate) fn size_with_items(&self) -> usize {
+        let item = |item: &ListedItem| {
+            let texts = item.raw_name.len() + item.public_name.len() + item.digest.len();
             let argument = |argument: &Argument| argument.name.len() + size_of::<Argument>();
-            size_of::<Owner>() + texts + owner.arguments.iter().map(argument).sum::<usize>()
+            size_of::<ListedItem>() + texts + item.arguments.iter().map(argument).sum::<usize>()
         };
-        self.size() + self.owners.iter().map(owner).sum::<usize>()
+        self.size() + self.items.iter().map(item).sum::<usize>()
     }
 
-    /// Bytes that the segment takes in memory, without its owners.
+    /// Bytes that the segment takes in memory, without its items.
     pub fn size(&self) -> usize {
         let names: usize = self.elements.iter().map(|element| element.name.len()).sum();
         self.text.len() + names + self.elements.capacity() * size_of::<Element>()
@@ -258,10 +257,10 @@ impl fmt::Debug for Segment {
 }
 
 /// The positions of versions, in the order of their raw names.
-fn versions(owners: &[Owner]) -> Box<[u32]> {
+fn versions(items: &[ListedItem]) -> Box<[u32]> {
     let mut versions: Vec<u32> =
-        (0_u32..).zip(owners).filter(|(_, owner)| owner.is_version()).map(|(at, _)| at).collect();
-    versions.sort_unstable_by_key(|at| &owners[*at as usize].raw_name);
+        (0_u32..).zip(items).filter(|(_, item)| item.is_version()).map(|(at, _)| at).collect();
+    versions.sort_unstable_by_key(|at| &items[*at as usize].raw_name);
     versions.into()
 }
 

@@ -9,7 +9,7 @@ use serde::Serialize;
 use tokio::time::Instant;
 
 use super::approval::ApprovalRow;
-use super::owner::{ListedSkill, Owner};
+use super::listed_item::{ListedItem, ListedSkill};
 use super::segment::Segment;
 use super::view::ListView;
 use domain::approval::ApprovalKind;
@@ -158,7 +158,7 @@ pub struct ShownPrompt {
 impl PrivatePart {
     /// Bytes of the caller's own segments.
     pub(crate) fn size(&self) -> usize {
-        self.segments.iter().map(|segment| segment.size_with_owners()).sum()
+        self.segments.iter().map(|segment| segment.size_with_items()).sum()
     }
 }
 
@@ -215,21 +215,21 @@ impl CatalogContent {
         &self.segments
     }
 
-    /// The owner of the prompt that a tool stands for, by the tool's name. A name of derived form
+    /// Finds the prompt that a tool stands for, by the tool's name. A name of derived form
     /// is never looked up as a public name.
-    pub fn owner_of_tool(&self, tool: &str) -> Option<&Owner> {
+    pub fn item_of_tool(&self, tool: &str) -> Option<&ListedItem> {
         if !is_derived(tool) {
-            return self.owner(tool);
+            return self.item(tool);
         }
         self.segments.iter().find_map(|segment| {
             let position = segment.position_of_derived(tool)?;
-            segment.owners().get(position)
+            segment.items().get(position)
         })
     }
 
-    /// The owners of all prompts and of their versions, in the order of their names.
-    pub fn owners(&self) -> impl Iterator<Item = &Owner> {
-        self.segments.iter().flat_map(|segment| segment.owners())
+    /// All prompts and their versions, in the order of their names.
+    pub fn items(&self) -> impl Iterator<Item = &ListedItem> {
+        self.segments.iter().flat_map(|segment| segment.items())
     }
 
     /// The number of listed prompts, without versions of others.
@@ -244,21 +244,21 @@ impl CatalogContent {
             match segment.upstream() {
                 Some(upstream) => *counts.entry(upstream).or_default() += segment.plain_len(),
                 None => {
-                    let owners = segment.owners().iter().filter(|owner| !owner.is_version());
-                    owners.for_each(|owner| *counts.entry(&owner.upstream).or_default() += 1);
+                    let items = segment.items().iter().filter(|item| !item.is_version());
+                    items.for_each(|item| *counts.entry(&item.upstream).or_default() += 1);
                 }
             }
         }
         counts
     }
 
-    pub fn owner(&self, public_name: &str) -> Option<&Owner> {
+    pub fn item(&self, public_name: &str) -> Option<&ListedItem> {
         let (segment, position) = self.find(public_name)?;
-        segment.owners().get(position)
+        segment.items().get(position)
     }
 
     /// The version of a prompt with this label or number, whether or not a view shows it.
-    pub fn version(&self, of: &Owner, label_or_number: &str) -> Option<&Owner> {
+    pub fn version(&self, of: &ListedItem, label_or_number: &str) -> Option<&ListedItem> {
         let raw_name = version_name(&of.raw_name, label_or_number);
         let is_part = |segment: &&Arc<Segment>| {
             segment.has_versions() && segment.upstream().is_none_or(|id| *id == of.upstream)

@@ -181,8 +181,8 @@ impl ListView {
         self.parts.iter().any(|ViewPart { segment, ranges }| match segment.upstream() {
             Some(only) => only == upstream && !ranges.is_empty(),
             None => {
-                let mut owners = ranges.iter().flat_map(positions).map(|at| &segment.owners()[at]);
-                owners.any(|owner| owner.upstream == *upstream)
+                let mut items = ranges.iter().flat_map(positions).map(|at| &segment.items()[at]);
+                items.any(|item| item.upstream == *upstream)
             }
         })
     }

@@ -12,7 +12,7 @@ use tokio::sync::Semaphore;
 
 use super::blocking::{beside_calls, turn};
 use super::endpoints::Endpoints;
-use super::owner::Owner;
+use super::listed_item::ListedItem;
 use super::segment::{Digest, Segment};
 use super::snapshot::{CatalogContent, PrivatePart};
 use super::view::ListView;
@@ -271,24 +271,24 @@ impl ViewCache {
 
     /// Which prompts of a segment a caller sees at an endpoint.
     pub fn visible(&self, caller: &Caller, endpoint: &str, segment: &Segment) -> Allowed {
-        let owners = segment.owners();
+        let items = segment.items();
         let endpoints = &self.endpoints;
         let Some(upstream) = segment.upstream() else {
-            let sees = |owner: &Owner| self.allows(caller, Method::List, endpoint, owner);
-            return Allowed::of(owners.iter().map(sees).collect());
+            let sees = |item: &ListedItem| self.allows(caller, Method::List, endpoint, item);
+            return Allowed::of(items.iter().map(sees).collect());
         };
         if !endpoints.serves_upstream(endpoint, upstream) {
             return Allowed::None;
         }
-        let mut prompts = owners.iter().map(Owner::prompt);
+        let mut prompts = items.iter().map(ListedItem::prompt);
         let allowed = self.rights.allowed(caller, Method::List, &mut prompts);
         let serves = endpoints.serving(endpoint);
         match allowed {
             Allowed::All if !endpoints.serves_all(endpoint) || segment.has_versions() => {
-                Allowed::of(owners.iter().map(serves).collect())
+                Allowed::of(items.iter().map(serves).collect())
             }
             Allowed::Some(each) => {
-                let both = owners.iter().zip(each).map(|(owner, allowed)| allowed && serves(owner));
+                let both = items.iter().zip(each).map(|(item, allowed)| allowed && serves(item));
                 Allowed::of(both.collect())
             }
             all_or_none => all_or_none,
@@ -420,8 +420,14 @@ impl ViewCache {
     }
 
     /// Whether a caller may use a prompt at an endpoint in this way.
-    pub fn allows(&self, caller: &Caller, method: Method, endpoint: &str, owner: &Owner) -> bool {
-        self.endpoints.serves(endpoint, owner) && self.rights.allows(caller, method, owner.prompt())
+    pub fn allows(
+        &self,
+        caller: &Caller,
+        method: Method,
+        endpoint: &str,
+        item: &ListedItem,
+    ) -> bool {
+        self.endpoints.serves(endpoint, item) && self.rights.allows(caller, method, item.prompt())
     }
 
     /// Whether lists differ by caller.
@@ -468,7 +474,7 @@ mod tests {
         let mut segment = SegmentWriter::new(Some(id.clone()));
         for at in 0..prompts {
             let public_name: Arc<str> = format!("{upstream}__p{at:06}").into();
-            let owner = Owner {
+            let item = ListedItem {
                 raw_name: format!("p{at:06}").into(),
                 public_name: public_name.clone(),
                 upstream: id.clone(),
@@ -481,7 +487,7 @@ mod tests {
                 prompt_name: None,
             };
             let text = format!(r#"{{"name":"{public_name}","title":"{version}"}}"#);
-            segment.push_prompt(owner, |out| out.push_str(&text));
+            segment.push_prompt(item, |out| out.push_str(&text));
         }
         Arc::new(segment.finish())
     }

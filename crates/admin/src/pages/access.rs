@@ -13,7 +13,7 @@ use crate::request::{PageRequest, Paging, Params};
 use crate::sign_in::Visitor;
 use crate::state::AdminState;
 use ::access::Decisions;
-use catalog::owner::Owner;
+use catalog::listed_item::ListedItem;
 use config::Access as Rules;
 
 /// The matrix of callers and prompts.
@@ -116,15 +116,15 @@ pub(crate) fn access(
     let columns: Vec<_> = who.iter().filter(|who| !is_folded || !who.is_single).collect();
     let who_total = columns.len();
     let catalog = state.router.catalog();
-    let owners = catalog.content.owners();
-    let owners: Vec<_> =
-        owners.filter(|owner| owner.public_name.to_lowercase().contains(&text)).collect();
+    let items = catalog.content.items();
+    let items: Vec<_> =
+        items.filter(|item| item.public_name.to_lowercase().contains(&text)).collect();
     let held = catalog.approvals.iter().flat_map(|rows| rows.iter()).filter(|row| row.is_held());
     let held: Vec<_> = held.filter(|row| row.public_name.to_lowercase().contains(&text)).collect();
     let access = decider(state);
     let columns = &columns[..who_total.min(COLUMNS)];
-    let paging = request.paging(owners.len() + held.len(), PAGE);
-    let listed = owners.iter().map(|owner| (&*owner.public_name, owner.prompt(), false));
+    let paging = request.paging(items.len() + held.len(), PAGE);
+    let listed = items.iter().map(|item| (&*item.public_name, item.prompt(), false));
     let held_back = held.iter().map(|row| (row.public_name.as_str(), row.prompt(), true));
     let mut rows = Vec::new();
     for (name, prompt, is_held) in listed.chain(held_back).skip(paging.start).take(paging.size) {
@@ -135,7 +135,7 @@ pub(crate) fn access(
         rows.push(AccessRow { prompt: name.to_owned(), rights, is_held });
     }
     // After the matrix: the comparison itself notes when it is not complete.
-    let what_if = params.some("rules").map(|rules| what_if(state, request, rules, &who, &owners));
+    let what_if = params.some("rules").map(|rules| what_if(state, request, rules, &who, &items));
     Ok(AccessPage {
         has_rules: access.is_some(),
         who: columns.iter().map(|who| who.label.clone()).collect(),
@@ -155,7 +155,7 @@ fn what_if(
     request: &PageRequest,
     rules: &str,
     who: &[RightsHolder],
-    owners: &[&Owner],
+    items: &[&ListedItem],
 ) -> WhatIf {
     let mut what_if = WhatIf::default();
     if rules.len() > MAX_RULES {
@@ -173,7 +173,7 @@ fn what_if(
             return what_if;
         }
     };
-    what_if.compare(request, (decider(state), others), who, owners);
+    what_if.compare(request, (decider(state), others), who, items);
     what_if
 }
 
@@ -184,17 +184,17 @@ impl WhatIf {
         request: &PageRequest,
         (present, others): (Option<Decisions>, Option<Decisions>),
         who: &[RightsHolder],
-        owners: &[&Owner],
+        items: &[&ListedItem],
     ) {
         let mut summaries = vec![(0, 0); who.len()];
-        let each = owners.iter().flat_map(|owner| who.iter().zip(0..).map(move |who| (owner, who)));
-        for (owner, (who, index)) in each {
+        let each = items.iter().flat_map(|item| who.iter().zip(0..).map(move |who| (item, who)));
+        for (item, (who, index)) in each {
             if request.is_late() {
                 self.is_cut = true;
                 break;
             }
-            let before = right(present.as_ref(), who, owner.prompt());
-            let after = right(others.as_ref(), who, owner.prompt());
+            let before = right(present.as_ref(), who, item.prompt());
+            let after = right(others.as_ref(), who, item.prompt());
             if before.allowed == after.allowed {
                 continue;
             }
@@ -205,7 +205,7 @@ impl WhatIf {
             summaries[index].1 += usize::from(has_more(&after, &before));
             self.total += 1;
             if self.changes.len() < request.rows {
-                let (who, prompt) = (who.label.clone(), owner.public_name.to_string());
+                let (who, prompt) = (who.label.clone(), item.public_name.to_string());
                 self.changes.push(AccessChange { who, prompt, before, after });
             }
         }

@@ -1,6 +1,6 @@
 //! The definition of a prompt as clients see it, with the origin of each part.
 
-use catalog::owner::Owner;
+use catalog::listed_item::ListedItem;
 use config::Config;
 use domain::json::Json;
 use domain::overlay;
@@ -54,8 +54,8 @@ impl Definition {
     }
 
     /// Adds the parts that overlays have changed.
-    pub(super) fn with_origins(mut self, config: &Config, owner: &Owner) -> Self {
-        let numbers = owner.overlay.iter().flat_map(|overlay| overlay.numbers.iter().copied());
+    pub(super) fn with_origins(mut self, config: &Config, item: &ListedItem) -> Self {
+        let numbers = item.overlay.iter().flat_map(|overlay| overlay.numbers.iter().copied());
         let own = |number: usize| config.overlays.iter().find(|overlay| overlay.number == number);
         self.changed = numbers
             .flat_map(|number| {

@@ -13,7 +13,7 @@ use crate::console::{ConsoleSection, filters};
 use crate::request::{PageRequest, Paging, Params};
 use crate::state::AdminState;
 use audit::usage::{DailyUses, WEEK_DAYS};
-use catalog::owner::Owner;
+use catalog::listed_item::ListedItem;
 use catalog::snapshot::{CatalogContent, LeftOut, LeftOutBy, LookAlike};
 use domain::json::Json;
 use domain::percent;
@@ -129,7 +129,7 @@ const COLUMNS: [(&str, &str); 4] =
 /// A prompt that matches.
 struct Found<'a> {
     score: Score,
-    owner: &'a Owner,
+    item: &'a ListedItem,
     prompt: Json<'a>,
 }
 
@@ -146,9 +146,9 @@ pub(super) async fn prompts(state: &AdminState, request: &PageRequest) -> PageRe
         states.clear();
     }
     for found in found.iter().filter(|_| kind != ListedKind::Skills) {
-        *states.entry(found.owner.approval.state.as_str()).or_default() += 1;
+        *states.entry(found.item.approval.state.as_str()).or_default() += 1;
     }
-    found.retain(|found| wanted.has_state(found.owner));
+    found.retain(|found| wanted.has_state(found.item));
     let filter = FilterForm::new(state, request, states, [found.len(), found_skills.len()]);
     match kind {
         ListedKind::All => {}
@@ -163,7 +163,7 @@ pub(super) async fn prompts(state: &AdminState, request: &PageRequest) -> PageRe
     };
     let sort = request.params.get("sort");
     let is_by_use = sort.trim_start_matches('-') == "uses";
-    let name = |found: &Found<'_>| found.owner.counted_name().to_string();
+    let name = |found: &Found<'_>| found.item.counted_name().to_string();
     let mut counted: Vec<String> = if is_by_use {
         found.iter().map(name).collect()
     } else {
@@ -171,7 +171,7 @@ pub(super) async fn prompts(state: &AdminState, request: &PageRequest) -> PageRe
         found.iter().skip(paging.start).take(paging.size).map(name).collect()
     };
     let shown_skills = || found_skills.iter().skip(skill_paging.start).take(skill_paging.size);
-    counted.extend(shown_skills().map(|found| found.owner.public_name.to_string()));
+    counted.extend(shown_skills().map(|found| found.item.public_name.to_string()));
     let uses = state.daily_uses(counted, request.until).await;
     if is_by_use {
         order(&mut found, sort, &uses);
@@ -203,19 +203,18 @@ pub(super) fn best(
     let mut found = PromptFilter::new(state, request).found(&catalog.content, request)?;
     order(&mut found, "", &DailyUses::default());
     let best = found.into_iter().take(count);
-    let name =
-        |found: Found<'_>| (found.owner.public_name.to_string(), text(found.prompt, "title"));
+    let name = |found: Found<'_>| (found.item.public_name.to_string(), text(found.prompt, "title"));
     Ok(best.map(name).collect())
 }
 
 /// Sorts prompts that are in the order of their names by a key of `sort`.
 fn order(found: &mut [Found<'_>], sort: &str, uses: &DailyUses) {
     let key = sort.trim_start_matches('-');
-    let total = |of: &Found<'_>| uses.of(of.owner.counted_name()).iter().sum::<u64>();
+    let total = |of: &Found<'_>| uses.of(of.item.counted_name()).iter().sum::<u64>();
     match key {
         "uses" => found.sort_by_cached_key(total),
-        "upstream" => found.sort_by_key(|of| of.owner.upstream.as_str()),
-        "state" => found.sort_by_key(|of| of.owner.approval.state),
+        "upstream" => found.sort_by_key(|of| of.item.upstream.as_str()),
+        "state" => found.sort_by_key(|of| of.item.approval.state),
         "name" => {}
         _ => return found.sort_by_key(|of| Reverse(of.score)),
     }
@@ -261,14 +260,14 @@ fn left_out_row(prompt: &LeftOut) -> LeftOutRow {
 }
 
 fn row(found: &Found<'_>, uses: &DailyUses) -> PromptRow {
-    let Found { owner, prompt, .. } = found;
+    let Found { item, prompt, .. } = found;
     PromptRow {
-        name: owner.public_name.to_string(),
+        name: item.public_name.to_string(),
         title: text(*prompt, "title"),
         description: clipped(&text(*prompt, "description")),
-        upstream: owner.upstream.to_string(),
-        state: owner.approval.state.as_str(),
-        week: uses.of(owner.counted_name()),
+        upstream: item.upstream.to_string(),
+        state: item.approval.state.as_str(),
+        week: uses.of(item.counted_name()),
     }
 }
 
@@ -306,33 +305,33 @@ impl<'a> PromptFilter<'a> {
         request: &PageRequest,
     ) -> PageResult<Vec<Found<'c>>> {
         let mut found = Vec::new();
-        let owners = content.owners().filter(|owner| !owner.is_version());
-        let all = content.everyone.elements().zip(owners).enumerate();
-        for (index, ((_, prompt), owner)) in all {
+        let items = content.items().filter(|item| !item.is_version());
+        let all = content.everyone.elements().zip(items).enumerate();
+        for (index, ((_, prompt), item)) in all {
             if index % BETWEEN == 0 && request.is_late() {
                 return Err(PageError::late());
             }
-            found.extend(self.score(owner, prompt).map(|score| Found { score, owner, prompt }));
+            found.extend(self.score(item, prompt).map(|score| Found { score, item, prompt }));
         }
         Ok(found)
     }
 
     /// The score of a prompt that matches in all but its state.
-    fn score(&self, owner: &Owner, prompt: Json<'_>) -> Option<Score> {
-        let is_wanted = self.upstream.is_none_or(|id| owner.upstream.as_str() == id)
-            && self.endpoint.as_ref().is_none_or(|path| self.state.router.serves(path, owner))
+    fn score(&self, item: &ListedItem, prompt: Json<'_>) -> Option<Score> {
+        let is_wanted = self.upstream.is_none_or(|id| item.upstream.as_str() == id)
+            && self.endpoint.as_ref().is_none_or(|path| self.state.router.serves(path, item))
             && self.tag.is_none_or(|tag| has_tag(prompt, tag));
         if !is_wanted {
             return None;
         }
         // The search counts whole words of less than three letters; a visitor who types has not
         // finished the word.
-        let begun = || owner.public_name.to_lowercase().contains(&self.text);
+        let begun = || item.public_name.to_lowercase().contains(&self.text);
         self.query.score(prompt).or_else(|| begun().then(Score::default))
     }
 
-    fn has_state(&self, owner: &Owner) -> bool {
-        self.approval.is_none_or(|state| owner.approval.state.as_str() == state)
+    fn has_state(&self, item: &ListedItem) -> bool {
+        self.approval.is_none_or(|state| item.approval.state.as_str() == state)
     }
 
     fn has_left_out(&self, left_out: &LeftOut) -> bool {

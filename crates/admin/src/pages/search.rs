@@ -72,7 +72,7 @@ pub(super) async fn search(state: &AdminState, request: &PageRequest) -> PageRes
     let find = Find { text: Some(text.clone()), ..Find::default() };
     Ok(SearchPage {
         prompts: best(state, request, FINDS)?,
-        skills: skills.map(|found| found.owner.public_name.to_string()).collect(),
+        skills: skills.map(|found| found.item.public_name.to_string()).collect(),
         held: held.take(FINDS).map(|row| row.public_name.clone()).collect(),
         upstreams: upstreams.filter(|id| is_found(id)).take(FINDS).collect(),
         callers: callers.filter(|label| is_found(label)).take(FINDS).collect(),

@@ -8,7 +8,7 @@ use crate::console::plot::spark_bars;
 use crate::request::Params;
 use crate::state::AdminState;
 use audit::usage::{DailyUses, WEEK_DAYS};
-use catalog::owner::Owner;
+use catalog::listed_item::ListedItem;
 use catalog::snapshot::SkillCatalog;
 use domain::approval::ApprovalState;
 use domain::json::Json;
@@ -29,7 +29,7 @@ pub(super) struct SkillRow {
 
 /// A skill that matches.
 pub(super) struct FoundSkill<'a> {
-    pub owner: &'a Owner,
+    pub item: &'a ListedItem,
     entry: Json<'a>,
 }
 
@@ -46,16 +46,16 @@ impl SkillRow {
 
 impl FoundSkill<'_> {
     pub(super) fn row(&self, uses: &DailyUses) -> SkillRow {
-        let Self { owner, entry } = self;
-        let files = FileRow::of_entry(*entry, &owner.public_name);
+        let Self { item, entry } = self;
+        let files = FileRow::of_entry(*entry, &item.public_name);
         SkillRow {
-            name: owner.public_name.to_string(),
+            name: item.public_name.to_string(),
             description: clipped(&description(*entry)),
-            upstream: owner.upstream.to_string(),
-            state: owner.approval.state,
+            upstream: item.upstream.to_string(),
+            state: item.approval.state,
             files: files.len(),
             bytes: files.iter().map(|file| file.size).sum(),
-            week: uses.of(&owner.public_name),
+            week: uses.of(&item.public_name),
         }
     }
 }
@@ -69,21 +69,21 @@ pub(super) fn skills<'c>(
     params: &Params,
 ) -> (Vec<FoundSkill<'c>>, BTreeMap<&'static str, usize>) {
     let endpoint = params.some("view").map(|view| state.config.server.view_path(view));
-    let is_wanted = |owner: &Owner| {
+    let is_wanted = |item: &ListedItem| {
         params.some("tag").is_none()
-            && params.some("upstream").is_none_or(|id| owner.upstream.as_str() == id)
-            && endpoint.as_ref().is_none_or(|path| state.router.serves(path, owner))
+            && params.some("upstream").is_none_or(|id| item.upstream.as_str() == id)
+            && endpoint.as_ref().is_none_or(|path| state.router.serves(path, item))
     };
     let mut found = matching(catalog, params.get("q"));
-    found.retain(|found| is_wanted(found.owner));
+    found.retain(|found| is_wanted(found.item));
     let mut states = BTreeMap::new();
     for found in &found {
-        *states.entry(found.owner.approval.state.as_str()).or_default() += 1;
+        *states.entry(found.item.approval.state.as_str()).or_default() += 1;
     }
-    let has_state = |owner: &Owner| {
-        params.some("state").is_none_or(|state| owner.approval.state.as_str() == state)
+    let has_state = |item: &ListedItem| {
+        params.some("state").is_none_or(|state| item.approval.state.as_str() == state)
     };
-    found.retain(|found| has_state(found.owner));
+    found.retain(|found| has_state(found.item));
     (found, states)
 }
 
@@ -92,9 +92,9 @@ pub(super) fn matching<'c>(catalog: &'c SkillCatalog, wanted: &str) -> Vec<Found
     let wanted = wanted.trim().to_lowercase();
     let is_found = |text: &str| text.to_lowercase().contains(&wanted);
     let entries = catalog.content.everyone.elements().map(|(_, entry)| entry);
-    let all = catalog.content.owners().zip(entries);
-    all.filter(|(owner, entry)| is_found(&owner.public_name) || is_found(&description(*entry)))
-        .map(|(owner, entry)| FoundSkill { owner, entry })
+    let all = catalog.content.items().zip(entries);
+    all.filter(|(item, entry)| is_found(&item.public_name) || is_found(&description(*entry)))
+        .map(|(item, entry)| FoundSkill { item, entry })
         .collect()
 }
 

@@ -149,8 +149,8 @@ fn endpoint(state: &AdminState, request: &Request) -> String {
         return state.config.server.path.clone();
     };
     let catalog = state.router.catalog();
-    let owner = catalog.content.owner(name);
-    let served = owner.and_then(|owner| state.endpoints(owner).next());
+    let item = catalog.content.item(name);
+    let served = item.and_then(|item| state.endpoints(item).next());
     served.unwrap_or_else(|| state.config.server.path.clone())
 }
 

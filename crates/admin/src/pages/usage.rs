@@ -14,7 +14,7 @@ use crate::request::{PageRequest, Paging, Params};
 use crate::sheet::cell;
 use crate::state::AdminState;
 use audit::usage::{Dimension, Filter, Query, Row, Sort, UsedKind};
-use catalog::owner::Owner;
+use catalog::listed_item::ListedItem;
 
 /// Uses in a span of time, by one dimension.
 #[derive(Template)]
@@ -191,11 +191,11 @@ async fn unused(
     from: SystemTime,
 ) -> (Vec<String>, usize) {
     let catalog = state.router.catalog();
-    let skills = catalog.skills.content.owners();
+    let skills = catalog.skills.content.items();
     // A prompt that stands for a skill is no other thing.
-    let is_own = |owner: &&Owner| owner.counted_name() == &owner.public_name;
-    let owners = catalog.content.owners().chain(skills).filter(is_own);
-    let names = owners.map(|owner| &*owner.public_name);
+    let is_own = |item: &&ListedItem| item.counted_name() == &item.public_name;
+    let items = catalog.content.items().chain(skills).filter(is_own);
+    let names = items.map(|item| &*item.public_name);
     let used = state.used_prompts(from, request.until).await.prompts;
     let unused: Vec<&str> = names.filter(|name| !used.contains(*name)).collect();
     let shown = unused.iter().take(UNUSED.min(request.rows));

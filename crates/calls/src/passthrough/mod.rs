@@ -18,7 +18,7 @@ use super::skills::is_file;
 use base::seal::TokenKind;
 use catalog::approval::PromptApproval;
 use catalog::list_cursor::ListCursors;
-use catalog::owner::Owner;
+use catalog::listed_item::ListedItem;
 use catalog::passthrough_reply::{PassthroughPage, PassthroughReply, elements};
 use catalog::reply::{ListReply, Reply};
 use catalog::snapshot::{Catalog, Incomplete};
@@ -82,10 +82,10 @@ impl PassthroughUpstream<'_> {
             return false;
         }
         // The answer to a name that the upstream does not know must not show what others have.
-        let may_get = |owner: &Owner| lists.views.allows(caller, Method::Get, endpoint, owner);
+        let may_get = |owner: &ListedItem| lists.views.allows(caller, Method::Get, endpoint, owner);
         let is_listed = || {
             let private = lists.caller_lists.as_ref();
-            lists.catalog.load().content.owner_of_tool(name).is_some_and(may_get)
+            lists.catalog.load().content.item_of_tool(name).is_some_and(may_get)
                 || private.and_then(|own| own.find(caller, name, NameKind::Tool, may_get))
                     == Some(true)
         };
@@ -129,7 +129,7 @@ impl PassthroughUpstream<'_> {
             ))));
         }
         let routed =
-            RoutedCall { call, authorized, owner: &owner, version: None, upstream: self.upstream };
+            RoutedCall { call, authorized, item: &owner, version: None, upstream: self.upstream };
         match request.list() {
             Some(list) => self.list(request, list, &routed, context).await,
             None => {
@@ -141,8 +141,8 @@ impl PassthroughUpstream<'_> {
     }
 
     /// The target of a request, in the form of a prompt without an approval and overlays.
-    fn owner(self, request: &PassthroughRequest) -> Owner {
-        Owner {
+    fn owner(self, request: &PassthroughRequest) -> ListedItem {
+        ListedItem {
             public_name: format!("{} {}", request.method, request.name).into(),
             upstream: self.upstream.config().id.clone(),
             raw_name: request.name.clone(),

@@ -7,7 +7,7 @@ use tracing::error;
 use super::is_unknown_file;
 use crate::withheld_text::is_gone;
 use catalog::approval::DEPTH;
-use catalog::owner::Owner;
+use catalog::listed_item::ListedItem;
 use domain::document::Document;
 use domain::fault::{Fault, UpstreamFault, UpstreamFaultKind as Kind};
 use domain::skill::SkillFile;
@@ -18,7 +18,7 @@ use upstream::Upstream;
 /// snapshot and the upstream is gone or has another file.
 pub(super) async fn file_or(
     upstream: &Upstream,
-    owner: &Owner,
+    item: &ListedItem,
     asked: &SkillFile,
     fault: Fault,
 ) -> Result<Document, Fault> {
@@ -28,15 +28,15 @@ pub(super) async fn file_or(
     if !is_other && !is_gone {
         return Err(fault);
     }
-    file(owner, asked).await.ok_or(fault)
+    file(item, asked).await.ok_or(fault)
 }
 
 /// Returns an approved file, as the result of `resources/read`; `None` if there is no snapshot, or
 /// it cannot be read.
-pub(super) async fn file(owner: &Owner, file: &SkillFile) -> Option<Document> {
-    let approved = owner.approval.approved.as_ref().filter(|approved| approved.has_snapshot)?;
+pub(super) async fn file(item: &ListedItem, file: &SkillFile) -> Option<Document> {
+    let approved = item.approval.approved.as_ref().filter(|approved| approved.has_snapshot)?;
     let read = approved.file(&Arc::from(&*file.digest)).await;
-    let name = &*owner.public_name;
+    let name = &*item.public_name;
     let bytes = read.inspect_err(|error| error!(%error, name, "snapshot cannot be read")).ok()?;
     Document::parse(file_contents(&file.uri, bytes).into_bytes(), DEPTH).ok()
 }

@@ -16,7 +16,7 @@ use super::resolution::held;
 use super::routed_call::origin;
 use super::withheld_text::count_tolerated;
 use catalog::approval::Availability;
-use catalog::owner::{ListedSkill, Owner};
+use catalog::listed_item::{ListedItem, ListedSkill};
 use catalog::reply::{Reply, SkillBody, SkillReply};
 use catalog::skills::catalog::{FoundPart, FoundSkill};
 use catalog::snapshot::Catalog;
@@ -57,20 +57,20 @@ pub(super) async fn answer(
     let AskedSkill { uri, part } = asked;
     let catalog = router.lists.catalog_for_skill(call, record, (uri, part), deadline).await;
     let (views, method) = (&router.lists.views, call.request.method());
-    let may_use = |owner: &Owner| views.allows(&call.caller, method, &call.endpoint, owner);
+    let may_use = |item: &ListedItem| views.allows(&call.caller, method, &call.endpoint, item);
     let found = views.endpoints.skills_at(&catalog.skills, &call.endpoint).find(uri, part, may_use);
     let found = found.and_then(|found| {
-        let upstream = router.upstreams.get(&found.owner.upstream)?;
+        let upstream = router.upstreams.get(&found.item.upstream)?;
         Some((found, upstream))
     });
-    if let Some((FoundSkill { owner, .. }, _)) = &found {
-        record.part_of(&owner.public_name, uri);
+    if let Some((FoundSkill { item, .. }, _)) = &found {
+        record.part_of(&item.public_name, uri);
     }
     let resolution = match &found {
-        Some((found, _)) => router.listed(call, found.owner, None),
+        Some((found, _)) => router.listed(call, found.item, None),
         None => catalog.held_skill(uri, part).map_or(Resolution::Unknown, held),
     };
-    let prompt = found.as_ref().and_then(|(found, _)| found.owner.prompt_name.as_ref());
+    let prompt = found.as_ref().and_then(|(found, _)| found.item.prompt_name.as_ref());
     if let Some(prompt) = prompt.filter(|_| part == SkillPart::File) {
         record.stands_for(prompt);
     }
@@ -80,14 +80,14 @@ pub(super) async fn answer(
         fault => fault,
     })?;
     let (found, upstream) = found.ok_or(Fault::Internal)?;
-    let owner = found.owner;
-    let mut is_snapshot = owner.approval.availability == Availability::SnapshotOnly;
-    let (mut ttl, mut scope) = router.lists.hints(&catalog, call, &owner.upstream);
+    let item = found.item;
+    let mut is_snapshot = item.approval.availability == Availability::SnapshotOnly;
+    let (mut ttl, mut scope) = router.lists.hints(&catalog, call, &item.upstream);
     let body = match found.part {
         FoundPart::Entry(entry) => SkillBody::Entry(entry.to_owned()),
         FoundPart::Directory(elements) => SkillBody::Directory(elements),
         FoundPart::File(file, ListedSkill { skill, text, .. }) => {
-            let asking = AskedFile { owner, file, upstream, deadline };
+            let asking = AskedFile { item, file, upstream, deadline };
             let result = match text {
                 Some(text) => text.clone(),
                 None => {
@@ -102,7 +102,7 @@ pub(super) async fn answer(
         // A snapshot has no files of it.
         FoundPart::DynamicFile(_) if is_snapshot => return Err(unknown(uri)),
         FoundPart::DynamicFile(file) => {
-            let asking = AskedUri { owner, uri: file.into(), deadline };
+            let asking = AskedUri { item, uri: file.into(), deadline };
             let result = ask(upstream, (call, &authorized), &asking, channel).await;
             let is_unknown = result.as_ref().is_err_and(is_unknown_file);
             let result = if is_unknown { Err(unknown(uri)) } else { result }?;
@@ -112,14 +112,14 @@ pub(super) async fn answer(
             SkillBody::File { uri: uri.to_owned(), result, skill: None }
         }
     };
-    router.count_use(call, owner, began);
-    count_tolerated(&router.shared, owner);
-    Ok(Reply::Skill(SkillReply { body, origin: origin(owner), ttl, scope, is_snapshot }))
+    router.count_use(call, item, began);
+    count_tolerated(&router.shared, item);
+    Ok(Reply::Skill(SkillReply { body, origin: origin(item), ttl, scope, is_snapshot }))
 }
 
 /// A file that is read at its upstream.
 pub(super) struct AskedFile<'a> {
-    pub owner: &'a Owner,
+    pub item: &'a ListedItem,
     pub file: &'a SkillFile,
     pub upstream: &'a Arc<Upstream>,
     pub deadline: Instant,
@@ -139,18 +139,18 @@ pub(super) async fn serve(
     asked: AskedFile<'_>,
     channel: &CallChannel,
 ) -> Result<ServedFile, Fault> {
-    let AskedFile { owner, file, upstream, .. } = asked;
-    if owner.approval.availability == Availability::SnapshotOnly {
-        let result = kept::file(owner, file).await.ok_or_else(|| {
+    let AskedFile { item, file, upstream, .. } = asked;
+    if item.approval.availability == Availability::SnapshotOnly {
+        let result = kept::file(item, file).await.ok_or_else(|| {
             let why = Kind::Unavailable("it does not offer the approved files".to_owned());
-            Fault::upstream(owner.upstream.as_str(), why)
+            Fault::upstream(item.upstream.as_str(), why)
         })?;
         return Ok(ServedFile { result, is_snapshot: true });
     }
     match read(router, (call, authorized), asked, channel).await {
         Ok(result) => Ok(ServedFile { result, is_snapshot: false }),
         Err(fault) => {
-            let result = kept::file_or(upstream, owner, file, fault).await?;
+            let result = kept::file_or(upstream, item, file, fault).await?;
             Ok(ServedFile { result, is_snapshot: true })
         }
     }
@@ -163,12 +163,12 @@ pub(super) async fn read(
     asked: AskedFile<'_>,
     channel: &CallChannel,
 ) -> Result<Document, Fault> {
-    let AskedFile { owner, file, upstream, deadline } = asked;
+    let AskedFile { item, file, upstream, deadline } = asked;
     // Before the file is read: a library has all of it at once.
     let size = usize::try_from(file.size).unwrap_or(usize::MAX);
     let has_room = result_memory::grow_to(size.saturating_add(ENVELOPE));
-    has_room.map_err(|kind| Fault::upstream(owner.upstream.as_str(), kind))?;
-    let asking = AskedUri { owner, uri: file.uri.clone(), deadline };
+    has_room.map_err(|kind| Fault::upstream(item.upstream.as_str(), kind))?;
+    let asking = AskedUri { item, uri: file.uri.clone(), deadline };
     let result = ask(upstream, (call, authorized), &asking, channel).await;
     if result.as_ref().is_err_and(is_unknown_file) {
         // It no longer has a file that it lists.
@@ -180,7 +180,7 @@ pub(super) async fn read(
         None => Ok(result),
         Some(why) => {
             doubt_list(router, upstream, &call.caller);
-            Err(Fault::upstream(owner.upstream.as_str(), Kind::Protocol(why)))
+            Err(Fault::upstream(item.upstream.as_str(), Kind::Protocol(why)))
         }
     }
 }
@@ -245,7 +245,7 @@ fn check_dynamic(
 
 /// A file by its URI, as the upstream has it.
 struct AskedUri<'a> {
-    owner: &'a Owner,
+    item: &'a ListedItem,
     uri: Arc<str>,
     deadline: Instant,
 }
@@ -257,8 +257,8 @@ async fn ask(
     asked: &AskedUri<'_>,
     channel: &CallChannel,
 ) -> Result<Document, Fault> {
-    let AskedUri { owner, uri, deadline } = asked;
-    let params = RequestParams::ReadFile { skill: owner.raw_name.clone(), uri: uri.clone() };
+    let AskedUri { item, uri, deadline } = asked;
+    let params = RequestParams::ReadFile { skill: item.raw_name.clone(), uri: uri.clone() };
     let request = UpstreamRequest::of_call(call, params, None);
     let exchange = upstream.call(authorized, request, *deadline);
     Ok(response(exchange, channel).await?)

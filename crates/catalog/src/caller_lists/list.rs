@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::presented::Presented;
 use crate::blocking::beside_calls;
-use crate::owner::Owner;
+use crate::listed_item::ListedItem;
 use crate::segment::{Digest, Segment};
 use crate::skills::catalog::SkillGroup;
 use crate::snapshot::{Catalog, CatalogContent, PrivatePart, SkillCatalog, next_number};
@@ -125,7 +125,7 @@ impl List {
 /// that the texts do not show.
 fn is_same(before: &List, segment: &Option<Arc<Segment>>) -> bool {
     match (&before.segment, segment) {
-        (Some(one), Some(other)) => one.owners().iter().zip(other.owners()).all(|(one, other)| {
+        (Some(one), Some(other)) => one.items().iter().zip(other.items()).all(|(one, other)| {
             one.raw_name == other.raw_name
                 && one.digest == other.digest
                 && one.arguments == other.arguments
@@ -206,16 +206,16 @@ impl ListsOf {
     }
 
     /// The prompt of this public name.
-    pub(super) fn owner(&self, public_name: &str) -> Option<&Owner> {
-        self.segments().find_map(|segment| segment.owners().get(segment.position(public_name)?))
+    pub(super) fn item(&self, public_name: &str) -> Option<&ListedItem> {
+        self.segments().find_map(|segment| segment.items().get(segment.position(public_name)?))
     }
 
     /// The prompt behind the name of a tool, as [`CatalogContent::owner_of_tool`].
-    pub(super) fn owner_of_tool(&self, tool: &str) -> Option<&Owner> {
+    pub(super) fn item_of_tool(&self, tool: &str) -> Option<&ListedItem> {
         if !is_derived(tool) {
-            return self.owner(tool);
+            return self.item(tool);
         }
-        self.segments().find_map(|segment| segment.owners().get(segment.position_of_derived(tool)?))
+        self.segments().find_map(|segment| segment.items().get(segment.position_of_derived(tool)?))
     }
 
     fn segments(&self) -> impl Iterator<Item = &Arc<Segment>> {
@@ -237,7 +237,7 @@ impl ListsOf {
     /// Bytes of all lists.
     pub(super) fn size(&self) -> usize {
         let list = size_of::<List>() * self.lists.len();
-        let segments = self.segments().map(|segment| segment.size_with_owners());
+        let segments = self.segments().map(|segment| segment.size_with_items());
         list + segments.chain(self.skills().map(|group| group.size())).sum::<usize>()
     }
 

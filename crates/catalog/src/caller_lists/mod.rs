@@ -19,7 +19,7 @@ use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::owner::Owner;
+use crate::listed_item::ListedItem;
 use crate::snapshot::{Catalog, Incomplete, not_reported_yet};
 use crate::source::UpstreamSource;
 use crate::view_cache::{ViewCache, options};
@@ -261,7 +261,7 @@ impl CallerLists {
         let caller = Principal::new(&call.caller);
         let mut lists = self.lists_of(&caller);
         let is_known =
-            matches!(wanted, PrivateListScope::Of(name, _) if lists.owner(name).is_some());
+            matches!(wanted, PrivateListScope::Of(name, _) if lists.item(name).is_some());
         // A prompt is tried with the rights of a caller, not with its credential.
         if !is_known && call.tried_by.is_none() {
             let (due, now) = (places.iter().copied(), Instant::now());
@@ -476,14 +476,14 @@ impl CallerLists {
         caller: &Caller,
         name: &str,
         kind: NameKind,
-        found: impl FnOnce(&Owner) -> T,
+        found: impl FnOnce(&ListedItem) -> T,
     ) -> Option<T> {
         let lists = self.lists.get(&Principal::new(caller))?;
-        let owner = match kind {
-            NameKind::Tool => lists.owner_of_tool(name),
-            NameKind::Public => lists.owner(name),
+        let item = match kind {
+            NameKind::Tool => lists.item_of_tool(name),
+            NameKind::Public => lists.item(name),
         };
-        owner.map(found)
+        item.map(found)
     }
 
     fn turns(&self) -> MutexGuard<'_, HashMap<Place, ListFetches>> {

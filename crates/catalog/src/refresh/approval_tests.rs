@@ -150,8 +150,8 @@ impl World {
     /// The definition of the prompt as it is listed.
     fn listed(&self) -> Option<String> {
         let snapshot = self.refresh.as_ref().unwrap().snapshot();
-        let owner = snapshot.content.owner(&format!("up{DEFAULT_SEPARATOR}p"))?;
-        Some(owner.digest.to_string())
+        let item = snapshot.content.item(&format!("up{DEFAULT_SEPARATOR}p"))?;
+        Some(item.digest.to_string())
     }
 }
 

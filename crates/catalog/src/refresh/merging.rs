@@ -11,7 +11,7 @@ use unicode_security::confusable_detection::skeleton;
 
 use super::{KnownUpstream, ListVersion, Refresh};
 use crate::announce::Redefined;
-use crate::owner::Owner;
+use crate::listed_item::ListedItem;
 use crate::segment::{Segment, SegmentWriter};
 use crate::skills::catalog::{SkillGroup, SkillSource};
 use crate::skills::of_prompts::{self, ServedPrompt};
@@ -108,8 +108,8 @@ impl Refresh {
         let content = CatalogContent::new(next_number(), segments, left_out.collect(), look_alikes);
         let redefined: Vec<_> = changed
             .iter()
-            .flat_map(|segment| segment.owners())
-            .filter_map(|owner| self.redefined(owner))
+            .flat_map(|segment| segment.items())
+            .filter_map(|item| self.redefined(item))
             .collect();
         self.redefined.extend(redefined);
         self.log(&content);
@@ -284,8 +284,8 @@ impl Refresh {
     }
 
     /// The change of a definition since the content before.
-    fn redefined(&self, now: &Owner) -> Option<Redefined> {
-        let before = self.content.owner(&now.public_name)?;
+    fn redefined(&self, now: &ListedItem) -> Option<Redefined> {
+        let before = self.content.item(&now.public_name)?;
         let is_same = before.upstream != now.upstream || before.digest == now.digest;
         (!is_same).then(|| Redefined {
             upstream: now.upstream.to_string(),
@@ -384,7 +384,7 @@ impl Groups {
         let mut texts = Vec::new();
         for (index, segment) in (0_u32..).zip(segments) {
             // A version has the title of its prompt.
-            let is_plain = |at: &u32| !segment.owners()[*at as usize].is_version();
+            let is_plain = |at: &u32| !segment.items()[*at as usize].is_version();
             for position in (0..segment.len() as u32).filter(is_plain) {
                 for kind in [TextKind::PublicName, TextKind::RawName, TextKind::Title] {
                     if let Some(text) = shown(segment, position, kind) {
@@ -403,7 +403,7 @@ impl Groups {
 
     /// Prompts of different upstreams with names or titles that look alike.
     fn look_alikes(&self) -> Vec<LookAlike> {
-        let mut prompts: Vec<&Owner> = Vec::new();
+        let mut prompts: Vec<&ListedItem> = Vec::new();
         let mut texts: Vec<(usize, Cow<'_, str>)> = Vec::new();
         for skeleton in self.skeletons.ambiguous() {
             for group in self.groups.values() {
@@ -413,19 +413,19 @@ impl Groups {
                     let segment = &group.segments[text.segment as usize];
                     if let Some(shown) = shown(segment, text.position, text.kind) {
                         texts.push((prompts.len(), shown));
-                        prompts.push(&segment.owners()[text.position as usize]);
+                        prompts.push(&segment.items()[text.position as usize]);
                     }
                 }
             }
         }
         let ids: BTreeMap<&str, usize> = {
-            let ids: HashSet<&str> = prompts.iter().map(|owner| owner.upstream.as_str()).collect();
+            let ids: HashSet<&str> = prompts.iter().map(|item| item.upstream.as_str()).collect();
             let mut ids: Vec<_> = ids.into_iter().collect();
             ids.sort_unstable();
             ids.into_iter().zip(0..).collect()
         };
         // One prompt has several texts, so its place among all prompts stands for it.
-        let mut names: Vec<&str> = prompts.iter().map(|owner| &*owner.public_name).collect();
+        let mut names: Vec<&str> = prompts.iter().map(|item| &*item.public_name).collect();
         names.sort_unstable();
         names.dedup();
         let texts = texts.iter().map(|(at, text)| DisplayedText {
@@ -451,14 +451,14 @@ fn shown(segment: &Segment, position: u32, kind: TextKind) -> Option<Cow<'_, str
     let position = position as usize;
     match kind {
         TextKind::PublicName => Some(Cow::Borrowed(segment.name(position))),
-        TextKind::RawName => Some(Cow::Borrowed(&*segment.owners()[position].raw_name)),
+        TextKind::RawName => Some(Cow::Borrowed(&*segment.items()[position].raw_name)),
         TextKind::Title => segment.element(position).get("title").and_then(Json::as_str),
     }
 }
 
 /// The overlays that made a definition, by their numbers in the file.
-fn overlay_numbers(owner: &Owner) -> Vec<usize> {
-    owner.overlay.as_ref().map(|overlay| overlay.numbers.clone()).unwrap_or_default()
+fn overlay_numbers(item: &ListedItem) -> Vec<usize> {
+    item.overlay.as_ref().map(|overlay| overlay.numbers.clone()).unwrap_or_default()
 }
 
 /// A hash of the skeleton of a text (UTS 39, section 4).

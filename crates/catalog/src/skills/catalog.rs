@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::approval::PromptApproval;
-use crate::owner::{ListedSkill, Owner};
+use crate::listed_item::{ListedItem, ListedSkill};
 use crate::segment::{Segment, SegmentWriter};
 use crate::snapshot::{CatalogContent, LeftOut, LeftOutBy, PrivatePart, SkillCatalog, next_number};
 use crate::source::UpstreamSource;
@@ -19,7 +19,7 @@ use domain::skill::{SKILL_FILE, Skill, SkillFile, public_path};
 
 /// A skill that has what a call asks for.
 pub struct FoundSkill<'a> {
-    pub owner: &'a Owner,
+    pub item: &'a ListedItem,
     pub part: FoundPart<'a>,
 }
 
@@ -85,9 +85,9 @@ impl SkillCatalog {
     }
 
     /// The skill that stands for a prompt, where prompts are offered as skills.
-    pub fn of_prompt(&self, public_name: &str) -> Option<&Owner> {
-        let mut owners = self.with_prompts.as_ref()?.content.owners();
-        owners.find(|owner| owner.prompt_name.as_deref() == Some(public_name))
+    pub fn of_prompt(&self, public_name: &str) -> Option<&ListedItem> {
+        let mut items = self.with_prompts.as_ref()?.content.items();
+        items.find(|item| item.prompt_name.as_deref() == Some(public_name))
     }
 
     /// The skills of all callers, with those that only one caller sees. Their URIs are within
@@ -120,28 +120,28 @@ impl SkillCatalog {
         &self,
         uri: &str,
         part: SkillPart,
-        may_use: impl Fn(&Owner) -> bool,
+        may_use: impl Fn(&ListedItem) -> bool,
     ) -> Option<FoundSkill<'_>> {
         if uri.len() > MAX_PUBLIC_URI {
             return None;
         }
         if part == SkillPart::Entry {
-            let owner = self.content.owner(uri)?;
+            let item = self.content.item(uri)?;
             return Some(FoundSkill {
-                owner,
+                item,
                 part: FoundPart::Entry(self.content.listed(uri)?.text()),
             });
         }
         let mut found = folders(uri).filter_map(|folder| {
             let own = [folder, "/", SKILL_FILE].concat();
-            let (owner, listed) = (self.content.owner(&own)?, self.listed(&own)?);
-            Some(FoundSkill { owner, part: listed.part(uri, part)? })
+            let (item, listed) = (self.content.item(&own)?, self.listed(&own)?);
+            Some(FoundSkill { item, part: listed.part(uri, part)? })
         });
         let innermost = found.next()?;
-        if may_use(innermost.owner) {
+        if may_use(innermost.item) {
             return Some(innermost);
         }
-        Some(found.find(|found| may_use(found.owner)).unwrap_or(innermost))
+        Some(found.find(|found| may_use(found.item)).unwrap_or(innermost))
     }
 }
 
@@ -191,17 +191,17 @@ impl SkillGroup {
 
     /// Bytes that the group takes in memory.
     pub(crate) fn size(&self) -> usize {
-        let segments = self.segments.iter().map(|segment| segment.size_with_owners());
+        let segments = self.segments.iter().map(|segment| segment.size_with_items());
         let skill = |(uri, listed): &(Arc<str>, ListedSkill)| {
             size_of::<(Arc<str>, ListedSkill)>() + uri.len() + listed.skill.size()
         };
         segments.sum::<usize>() + self.skills.iter().map(skill).sum::<usize>()
     }
 
-    /// The skills that are served, with their owners.
-    pub(super) fn served(&self) -> impl Iterator<Item = (&Owner, &ListedSkill)> {
-        let owners = self.segments.iter().flat_map(|segment| segment.owners());
-        owners.zip(self.skills.iter().map(|(_, listed)| listed))
+    /// The skills that are served, with their items.
+    pub(super) fn served(&self) -> impl Iterator<Item = (&ListedItem, &ListedSkill)> {
+        let items = self.segments.iter().flat_map(|segment| segment.items());
+        items.zip(self.skills.iter().map(|(_, listed)| listed))
     }
 
     /// Merges the skills of upstreams with one prefix. Also returns what is left out.
@@ -261,7 +261,7 @@ impl SkillGroup {
         skill.write(source.prefix, &mut entry);
         let prompt = source.prompts.get(place);
         let own_digest = || seal::sha256_text(entry.as_bytes()).into();
-        let owner = Owner {
+        let item = ListedItem {
             public_name: uri.clone(),
             upstream: source.upstream.clone(),
             raw_name: prompt.map_or(&skill.path, |prompt| &prompt.raw_name).clone(),
@@ -273,7 +273,7 @@ impl SkillGroup {
             skill: None,
             prompt_name: prompt.map(|prompt| prompt.public_name.clone()),
         };
-        writer.push_prompt(owner, |out| {
+        writer.push_prompt(item, |out| {
             skill.via.write_element(out, |out| out.push_str(&entry));
         });
         let (prefix, text) = (source.prefix.clone(), prompt.map(|prompt| prompt.text.clone()));
@@ -376,7 +376,7 @@ mod tests {
     }
 
     fn names(catalog: &SkillCatalog) -> Vec<&str> {
-        catalog.content.owners().map(|owner| &*owner.public_name).collect()
+        catalog.content.items().map(|item| &*item.public_name).collect()
     }
 
     #[test]
@@ -397,7 +397,7 @@ mod tests {
         ]);
         assert_eq!(names(&catalog), ["skill://two/a/SKILL.md", "skill://zoo/SKILL.md"]);
         assert_eq!(
-            catalog.content.owner("skill://two/a/SKILL.md").unwrap().upstream.as_str(),
+            catalog.content.item("skill://two/a/SKILL.md").unwrap().upstream.as_str(),
             "two"
         );
         assert_eq!(left_out.len(), 3, "{left_out:?}");
@@ -419,8 +419,8 @@ mod tests {
         let (catalog, _) = merged(&[("one", "p", skills)]);
         let nested = "skill://p/a/b/SKILL.md";
         let by = |uri: &str, part, raw_name: &str| {
-            let found = catalog.find(uri, part, |owner| &*owner.raw_name == raw_name)?;
-            Some(found.owner.raw_name.to_string())
+            let found = catalog.find(uri, part, |item| &*item.raw_name == raw_name)?;
+            Some(found.item.raw_name.to_string())
         };
         let by_file = |uri, raw_name| by(uri, SkillPart::File, raw_name);
         assert_eq!(by_file(nested, "a/b").as_deref(), Some("a/b"));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::catalog::SkillGroup;
 use crate::approval::PromptApproval;
-use crate::owner::{ListedSkill, Owner};
+use crate::listed_item::{ListedItem, ListedSkill};
 use crate::segment::SegmentWriter;
 use crate::snapshot::{LeftOut, LeftOutBy};
 use crate::source::composed;
@@ -52,12 +52,12 @@ impl SkillPrompts {
             return (all, left_out);
         }
         let bridged = || {
-            let source = |owner: &Owner| {
+            let source = |item: &ListedItem| {
                 let is_own =
-                    |s: &PromptSource<'_>| s.skills_as_prompts && *s.upstream == owner.upstream;
+                    |s: &PromptSource<'_>| s.skills_as_prompts && *s.upstream == item.upstream;
                 sources.iter().position(is_own)
             };
-            group.served().filter_map(move |(owner, listed)| Some((source(owner)?, owner, listed)))
+            group.served().filter_map(move |(item, listed)| Some((source(item)?, item, listed)))
         };
         let prompts = sources.iter().flat_map(|source| source.prompts.iter().chain(source.offered));
         let taken: HashSet<_> = prompts.map(|prompt| composed(prompt.listed_name())).collect();
@@ -65,7 +65,7 @@ impl SkillPrompts {
         for (_, _, listed) in bridged() {
             *claims.entry(listed.skill.name()).or_default() += 1;
         }
-        for (at, owner, listed) in bridged() {
+        for (at, item, listed) in bridged() {
             let name = listed.skill.name();
             // Its text would not be checked, as that of a skill with digests is.
             let why = if listed.skill.is_dynamic() {
@@ -73,23 +73,23 @@ impl SkillPrompts {
             } else if taken.contains(name) || claims[name] > 1 {
                 format!("{name:?} has another one")
             } else {
-                all[at].push(owner, listed);
+                all[at].push(item, listed);
                 continue;
             };
-            let upstream = owner.upstream.to_string();
+            let upstream = item.upstream.to_string();
             let reason = format!("no prompt stands for the skill: {why}");
-            let raw_name = owner.raw_name.to_string();
+            let raw_name = item.raw_name.to_string();
             left_out.push(LeftOut { upstream, raw_name, reason, by: LeftOutBy::Name });
         }
         (all, left_out)
     }
 
-    fn push(&mut self, owner: &Owner, listed: &ListedSkill) {
+    fn push(&mut self, item: &ListedItem, listed: &ListedSkill) {
         self.prompts.push(prompt_of(&listed.skill));
         self.skills.push(StandFor {
             listed: Arc::new(listed.clone()),
-            digest: owner.digest.clone(),
-            approval: owner.approval.clone(),
+            digest: item.digest.clone(),
+            approval: item.approval.clone(),
         });
     }
 
@@ -102,7 +102,7 @@ impl SkillPrompts {
         writer: &mut SegmentWriter,
     ) {
         let (prompt, skill) = (&self.prompts[at], &self.skills[at]);
-        let owner = Owner {
+        let item = ListedItem {
             public_name: public_name.into(),
             upstream: upstream.clone(),
             raw_name: prompt.name.as_str().into(),
@@ -114,7 +114,7 @@ impl SkillPrompts {
             skill: Some(skill.listed.clone()),
             prompt_name: None,
         };
-        writer.push_prompt(owner, |out| {
+        writer.push_prompt(item, |out| {
             prompt.via.write_element(out, |out| prompt.write(public_name, out));
         });
     }

@@ -19,6 +19,6 @@ pub(super) fn rights(looked: &Looked<'_>) -> AccessTab {
     let access = decider(looked.state);
     let who = known(&looked.state.config).into_iter().take(looked.request.rows);
     let right = if is_skill_uri(looked.name) { right_to_skill } else { right };
-    let rights = who.map(|who| right(access.as_ref(), &who, looked.owner.prompt())).collect();
+    let rights = who.map(|who| right(access.as_ref(), &who, looked.item.prompt())).collect();
     AccessTab { rights, has_rules: access.is_some() }
 }

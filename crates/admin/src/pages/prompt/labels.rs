@@ -58,8 +58,8 @@ const MOVES: usize = 20;
 
 /// Returns the part of a prompt that has a version.
 pub(super) async fn labels(looked: &Looked<'_>) -> Option<LabelsPart> {
-    let mark = looked.owner.version.as_ref()?;
-    let upstream = looked.owner.upstream.as_str();
+    let mark = looked.item.version.as_ref()?;
+    let upstream = looked.item.upstream.as_str();
     let prompts = looked.state.router.labels().prompts();
     let is_of =
         |prompt: &LabelledPrompt| prompt.upstream == upstream && *prompt.raw_name == *mark.of;
@@ -90,7 +90,7 @@ pub(super) async fn labels(looked: &Looked<'_>) -> Option<LabelsPart> {
         let parts = async |choice: &str| {
             let raw_name = version_name(&mark.of, choice);
             let approvals = &looked.state.approvals;
-            approvals.library_parts(&looked.owner.upstream, &raw_name).await.unwrap_or_default()
+            approvals.library_parts(&looked.item.upstream, &raw_name).await.unwrap_or_default()
         };
         let (left, right): (VersionParts, VersionParts) = (parts(&left).await, parts(&right).await);
         part.comparison = Some(beside_calls(move || Comparison::of(&left, &right, &[])).await);
@@ -118,7 +118,7 @@ fn between(looked: &Looked<'_>, choices: &[String]) -> Option<(String, String)> 
 async fn moves(looked: &Looked<'_>, raw_name: &str) -> Vec<MoveRow> {
     let find = Find {
         prompt: Some(raw_name.to_owned()),
-        upstream: Some(looked.owner.upstream.to_string()),
+        upstream: Some(looked.item.upstream.to_string()),
         event: Some(EventKinds::from("labels")),
         ..Find::default()
     };

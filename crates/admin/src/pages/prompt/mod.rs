@@ -22,7 +22,7 @@ use crate::request::PageRequest;
 use crate::sign_in::Visitor;
 use crate::state::AdminState;
 use catalog::approval::ApprovalRow;
-use catalog::owner::Owner;
+use catalog::listed_item::ListedItem;
 use catalog::snapshot::Catalog;
 
 /// One prompt, or one skill.
@@ -56,10 +56,10 @@ struct StandIn {
 
 impl StandIn {
     fn of(state: &AdminState, catalog: &Catalog, prompt: &str) -> Option<Self> {
-        let owner = catalog.skills.of_prompt(prompt)?;
+        let item = catalog.skills.of_prompt(prompt)?;
         let offers = |path: &String| state.router.exposure(path).skills;
-        let endpoints = state.endpoints(owner).filter(offers).collect();
-        Some(Self { uri: owner.public_name.to_string(), endpoints })
+        let endpoints = state.endpoints(item).filter(offers).collect();
+        Some(Self { uri: item.public_name.to_string(), endpoints })
     }
 }
 
@@ -87,7 +87,7 @@ struct Looked<'a> {
     request: &'a PageRequest,
     visitor: &'a Visitor,
     name: &'a str,
-    owner: &'a Owner,
+    item: &'a ListedItem,
     /// `None` without approvals, and for one that has just come.
     row: Option<ApprovalRow>,
     definition: &'a Definition,
@@ -124,11 +124,11 @@ async fn with_trial(
     trial: Option<Trial>,
 ) -> PageResult<PromptPage> {
     let catalog = state.router.catalog();
-    let owner = catalog.content.owner(name);
-    let owner = owner.ok_or_else(|| unlisted(state, name))?;
-    let definition = definition(&catalog, owner).with_origins(&state.config, owner);
+    let item = catalog.content.item(name);
+    let item = item.ok_or_else(|| unlisted(state, name))?;
+    let definition = definition(&catalog, item).with_origins(&state.config, item);
     let row = state.approvals.row(name);
-    let looked = Looked { state, request, visitor, name, owner, row, definition: &definition };
+    let looked = Looked { state, request, visitor, name, item, row, definition: &definition };
     let content = match tab {
         PromptTab::Text => Box::pin(text::text(&looked)).await?.render(),
         PromptTab::Try => Box::pin(try_out::form(&looked, trial)).await.render(),
@@ -155,12 +155,12 @@ pub(crate) async fn skill(
 ) -> PageResult<PromptPage> {
     let catalog = state.router.catalog();
     let content = &catalog.skills.content;
-    let found = content.owner(name).zip(content.listed(name));
-    let (owner, entry) = found.ok_or_else(|| unlisted(state, name))?;
+    let found = content.item(name).zip(content.listed(name));
+    let (item, entry) = found.ok_or_else(|| unlisted(state, name))?;
     let front_matter = entry.get("frontmatter").unwrap_or(entry);
     let definition = Definition::read(front_matter);
     let row = state.approvals.row(name);
-    let looked = Looked { state, request, visitor, name, owner, row, definition: &definition };
+    let looked = Looked { state, request, visitor, name, item, row, definition: &definition };
     let content = match tab {
         PromptTab::Text | PromptTab::Try => Box::pin(files::files(&looked, entry)).await?.render(),
         PromptTab::Versions => Box::pin(versions::versions(&looked)).await.render(),
@@ -178,15 +178,15 @@ impl Looked<'_> {
         tab: PromptTab,
         content: Result<String, askama::Error>,
     ) -> PageResult<PromptPage> {
-        let owner = self.owner;
+        let item = self.item;
         Ok(PromptPage {
             name: self.name.to_owned(),
-            upstream: owner.upstream.to_string(),
-            raw_name: owner.raw_name.to_string(),
-            digest: owner.digest.to_string(),
-            state: owner.approval.state.as_str(),
+            upstream: item.upstream.to_string(),
+            raw_name: item.raw_name.to_string(),
+            digest: item.digest.to_string(),
+            state: item.approval.state.as_str(),
             reason: self.row.as_ref().map(reason).unwrap_or_default(),
-            endpoints: self.state.endpoints(owner).collect(),
+            endpoints: self.state.endpoints(item).collect(),
             skill: None,
             definition: self.definition.clone(),
             tabs,
@@ -219,7 +219,7 @@ fn reason(row: &ApprovalRow) -> String {
     row.problem.as_deref().unwrap_or(row.decision.reason.as_str()).to_owned()
 }
 
-fn definition(catalog: &Catalog, owner: &Owner) -> Definition {
-    let listed = catalog.content.listed(&owner.public_name);
+fn definition(catalog: &Catalog, item: &ListedItem) -> Definition {
+    let listed = catalog.content.listed(&item.public_name);
     listed.map(Definition::read).unwrap_or_default()
 }

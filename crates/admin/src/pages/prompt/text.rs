@@ -60,12 +60,12 @@ pub(super) async fn text(looked: &Looked<'_>) -> PageResult<TextTab> {
 }
 
 async fn shown(looked: &Looked<'_>) -> Result<ShownText, PageError> {
-    let Looked { state, request, visitor, name, owner, .. } = *looked;
+    let Looked { state, request, visitor, name, item, .. } = *looked;
     if visitor.role < Role::Tester {
         return Ok(ShownText::Hidden);
     }
     let Some(row) = &looked.row else {
-        let file = state.approvals.library_parts(&owner.upstream, &owner.raw_name).await;
+        let file = state.approvals.library_parts(&item.upstream, &item.raw_name).await;
         return Ok(match file {
             Some(parts) => ShownText::Offered { version: VersionView::of(&parts) },
             None => ShownText::Unknown,

@@ -35,8 +35,8 @@ const RECORDS: usize = 10;
 pub(super) const SEARCH: Duration = Duration::from_millis(500);
 
 pub(super) async fn uses(looked: &Looked<'_>) -> UsesTab {
-    let Looked { state, request, owner, .. } = *looked;
-    let name = &**owner.counted_name();
+    let Looked { state, request, item, .. } = *looked;
+    let name = &**item.counted_name();
     let filter = Filter { prompt: Some(name.to_owned()), ..Filter::default() };
     let query = Query {
         by: Dimension::Caller,

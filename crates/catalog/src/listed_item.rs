@@ -1,4 +1,4 @@
-//! The owner of a listed prompt.
+//! A prompt or a skill as the catalog lists it.
 
 use std::sync::Arc;
 
@@ -11,9 +11,9 @@ use domain::prompt_version::PromptVersion;
 use domain::rights::PromptRef;
 use domain::skill::Skill;
 
-/// The upstream and raw name behind a public name.
+/// A listed prompt or skill: the upstream and raw name behind a public name, and its approval.
 #[derive(Debug)]
-pub struct Owner {
+pub struct ListedItem {
     pub public_name: Arc<str>,
     pub upstream: UpstreamId,
     pub raw_name: Arc<str>,
@@ -52,7 +52,7 @@ impl PartialEq for ListedSkill {
 
 impl Eq for ListedSkill {}
 
-impl Owner {
+impl ListedItem {
     /// Whether it is a version of another prompt (`NAME@LABEL`, `NAME@3`), which only views with
     /// `versions` list and serve.
     pub fn is_version(&self) -> bool {
