@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::routed_call::RoutedCall;
+use super::routed_prompt::RoutedPrompt;
 use catalog::listed_item::ListedItem;
 use catalog::segment::name_of_tool;
 use domain::call_overlay::Validation;
@@ -45,11 +45,11 @@ const ARGUMENTS_DEPTH: usize = 2;
 
 /// Returns the arguments for the upstream where they are not those of the client.
 pub(super) fn effective_arguments(
-    routed: &RoutedCall<'_>,
+    routed: &RoutedPrompt<'_>,
     arguments: Option<&Document>,
 ) -> Result<Option<Document>, Fault> {
     let mut validation = Validation::PresetsOnly;
-    if routed.upstream.config().settings.validate_arguments {
+    if routed.admitted.upstream.config().settings.validate_arguments {
         validation = Validation::Full;
         check_arguments(routed.item, arguments)?;
     }

@@ -5,9 +5,9 @@
 use tokio::time::Instant;
 
 use super::Router;
+use super::admitted::Admitted;
 use super::bridged_request::BridgedRequest;
 use super::call_channel::{CallChannel, CallEvent};
-use super::routed_call::RoutedCall;
 use super::suspended_calls::{self, SuspendedCall};
 use base::platform::heap::rare;
 use base::seal;
@@ -32,7 +32,7 @@ use upstream::call::request::{InputResponses, UpstreamRequest};
 /// A call in progress whose upstream may ask its client.
 pub(super) struct Bridge<'a> {
     pub router: &'a Router,
-    pub routed: &'a RoutedCall<'a>,
+    pub admitted: &'a Admitted<'a>,
     pub channel: &'a CallChannel,
     pub request: BridgedRequest<'a>,
     /// Extended while a user answers.
@@ -50,7 +50,7 @@ const MAX_SERVER_REQUESTS: usize = 8;
 
 impl Bridge<'_> {
     pub(crate) async fn run(mut self, retry: Option<&InputRetry>) -> Result<Reply, Fault> {
-        match self.routed.call.client.mode {
+        match self.admitted.call.client.mode {
             ServerRequestMode::MidCall => self.run_mid_call().await,
             ServerRequestMode::InputRequired => self.run_input_required(retry).await,
         }
@@ -81,7 +81,7 @@ impl Bridge<'_> {
             };
             drop(exchange);
             match self.input_requests(result.json())? {
-                None => return self.request.reply(self.router, self.routed, result).await,
+                None => return self.request.reply(self.router, result).await,
                 Some(requests) => answers = Some(self.request_all(requests).await?),
             }
         }
@@ -104,7 +104,7 @@ impl Bridge<'_> {
                 let response = responses.and_then(|r| r.json().get(KEY));
                 if let Some(ticket) = replay.suspended.take()
                     && let Some(suspended_call) =
-                        self.router.shared.suspended.take(&ticket, &self.routed.call.caller).await
+                        self.router.shared.suspended.take(&ticket, &self.admitted.call.caller).await
                 {
                     return rare(self.resume(suspended_call, replay, response)).await;
                 }
@@ -132,7 +132,7 @@ impl Bridge<'_> {
         };
         let result = server_request.read_answer(response).ok_or_else(invalid_answer)?;
         let _ = answer.send(Answer::Result(result));
-        let timeout = self.routed.upstream.config().settings.timeout;
+        let timeout = self.admitted.upstream.config().settings.timeout;
         exchange.extend_to(self.deadline.min(Instant::now() + timeout));
         self.replay(exchange, replay, Some(until)).await
     }
@@ -190,7 +190,7 @@ impl Bridge<'_> {
             );
         };
         match self.input_requests(result.json())? {
-            None => self.request.reply(self.router, self.routed, result).await,
+            None => self.request.reply(self.router, result).await,
             Some(InputRequests { requests, state }) => {
                 self.next_round()?;
                 self.input_required(requests, GetProgress::Upstream(state))
@@ -200,13 +200,13 @@ impl Bridge<'_> {
 
     fn suspend(&self, suspended_call: SuspendedCall, mut replay: Replay) -> Result<Reply, Fault> {
         let limits = suspended_calls::SuspendedLimits {
-            per_upstream: (self.routed.upstream.config().settings.in_flight / 4).max(1),
+            per_upstream: (self.admitted.upstream.config().settings.in_flight / 4).max(1),
             share: self.router.limits.share,
         };
         let requests = vec![(KEY.to_owned(), suspended_call.server_request.clone())];
-        let Call { caller, address, .. } = self.routed.call;
+        let Call { caller, address, .. } = self.admitted.call;
         let holder = Holder::of(caller, *address);
-        let upstream = &self.routed.item.upstream;
+        let upstream = &self.admitted.upstream.config().id;
         let suspended = &self.router.shared.suspended;
         let ticket = suspended.suspend(caller, &holder, upstream, limits, suspended_call);
         let ticket = ticket.ok_or_else(|| self.fault(Kind::Unanswered(TOO_MANY_WAIT)))?;
@@ -225,7 +225,7 @@ impl Bridge<'_> {
         let rounds = u8::try_from(self.rounds).unwrap_or(u8::MAX);
         let owner = self.state_owner();
         let plain = RequestState { owner, issued_at: self.now, rounds, progress }.encode();
-        let endpoint = &self.routed.call.endpoint;
+        let endpoint = &self.admitted.call.endpoint;
         let kind = seal::TokenKind::State;
         let state = self.router.sealer.seal(kind, endpoint, &plain);
         if state.len() <= kind.max_len() {
@@ -243,7 +243,7 @@ impl Bridge<'_> {
     fn open(&mut self, retry: &InputRetry) -> Result<GetProgress, Fault> {
         let plain = self.router.sealer.open(
             seal::TokenKind::State,
-            &self.routed.call.endpoint,
+            &self.admitted.call.endpoint,
             &retry.state,
         );
         let owner = self.state_owner();
@@ -257,26 +257,26 @@ impl Bridge<'_> {
 
     fn state_owner(&self) -> request_state::StateOwner {
         request_state::StateOwner {
-            caller: self.routed.call.caller.id().to_owned(),
-            name: self.routed.item.public_name.to_string(),
-            upstream: self.routed.upstream.config().id.to_string(),
+            caller: self.admitted.call.caller.id().to_owned(),
+            name: self.request.name(),
+            upstream: self.admitted.upstream.config().id.to_string(),
             arguments: self.request.digest(),
         }
     }
 
     fn start(&self, answers: Option<InputResponses>) -> CallExchange {
-        let capabilities = self.routed.call.client.capabilities.and(self.allowed());
+        let capabilities = self.admitted.call.client.capabilities.and(self.allowed());
         let is_asking = self.request.may_ask();
         let request = UpstreamRequest {
-            params: self.request.params(self.routed.item, answers),
-            forwarded: self.routed.call.forwarded.clone(),
-            overlay: self.routed.item.overlay.clone(),
+            params: self.request.params(answers),
+            forwarded: self.admitted.call.forwarded.clone(),
+            overlay: self.request.overlay(),
             // A request without server requests needs no dedicated connection.
             capabilities: if is_asking { capabilities } else { ClientCapabilities::NONE },
-            progress: self.routed.call.client.progress,
-            log_level: self.routed.call.client.log_level,
+            progress: self.admitted.call.client.progress,
+            log_level: self.admitted.call.client.log_level,
         };
-        self.routed.upstream.call(&self.routed.authorized, request, self.deadline)
+        self.admitted.upstream.call(&self.admitted.authorized, request, self.deadline)
     }
 
     /// The server requests of an `InputRequiredResult` (2026-07-28); `None` for a complete result.
@@ -292,7 +292,7 @@ impl Bridge<'_> {
             let server_request = ServerRequest::read(&method, request.get("params"));
             let server_request = server_request.map_err(|error| broken(&error.to_string()))?;
             if !self
-                .routed
+                .admitted
                 .call
                 .client
                 .capabilities
@@ -375,9 +375,9 @@ impl Bridge<'_> {
         let Ok(data_json) = Json::parse_text(data, DEPTH) else {
             return self.fault(kind);
         };
-        let client = self.routed.call.client;
+        let client = self.admitted.call.client;
         match *code {
-            MISSING_CAPABILITY if self.routed.upstream.declares_capabilities_per_request() => {
+            MISSING_CAPABILITY if self.admitted.upstream.declares_capabilities_per_request() => {
                 let Some(required) = data_json.get("requiredCapabilities") else {
                     return self.fault(kind);
                 };
@@ -436,16 +436,16 @@ impl Bridge<'_> {
     }
 
     fn allowed(&self) -> ClientCapabilities {
-        self.routed.upstream.allowed_server_requests()
+        self.admitted.upstream.allowed_server_requests()
     }
 
     fn request_origin(&self) -> RequestOrigin {
-        let config = self.routed.upstream.config();
+        let config = self.admitted.upstream.config();
         RequestOrigin { upstream: config.id.to_string(), label: config.settings.label_elicitations }
     }
 
     fn fault(&self, kind: Kind) -> Fault {
-        Fault::upstream(self.routed.item.upstream.as_str(), kind)
+        Fault::upstream(self.admitted.upstream.config().id.as_str(), kind)
     }
 }
 

@@ -1,16 +1,20 @@
 //! Requests that the bridge sends, and the replies that it makes of their results.
 
+use std::sync::Arc;
+
 use super::Router;
-use super::routed_call::RoutedCall;
+use super::routed_prompt::RoutedPrompt;
 use super::withheld_text::withhold_other_text;
 use base::seal;
 use catalog::approval::ExpectedText;
 use catalog::listed_item::ListedItem;
 use catalog::reply::{self, Reply};
 use domain::approval::DigestText;
+use domain::call_overlay::CallOverlay;
 use domain::document::Document;
 use domain::fault::Fault;
 use domain::json::Json;
+use domain::name::UpstreamId;
 use domain::passthrough::PassthroughRequest;
 use upstream::call::request::{InputResponses, RequestParams};
 
@@ -18,29 +22,45 @@ use upstream::call::request::{InputResponses, RequestParams};
 #[derive(Clone, Copy)]
 pub(super) enum BridgedRequest<'a> {
     Get {
+        prompt: &'a RoutedPrompt<'a>,
         /// For the upstream.
         arguments: Option<&'a Document>,
         /// The approved text for the arguments of the client, where texts are compared.
         expected: Option<&'a ExpectedText<'a>>,
     },
-    Passthrough(&'a PassthroughRequest),
+    Passthrough {
+        request: &'a PassthroughRequest,
+        upstream: &'a UpstreamId,
+    },
 }
 
 impl BridgedRequest<'_> {
-    /// The parameters for the upstream, with the answers of the client.
-    pub(super) fn params(
-        self,
-        item: &ListedItem,
-        answers: Option<InputResponses>,
-    ) -> RequestParams {
+    /// The name of the target, to which the state of a suspended call belongs.
+    pub(super) fn name(self) -> String {
         match self {
-            Self::Get { arguments, .. } => RequestParams::Get {
-                name: item.raw_name.clone(),
+            Self::Get { prompt, .. } => prompt.item.public_name.to_string(),
+            Self::Passthrough { request, .. } => format!("{} {}", request.method, request.name),
+        }
+    }
+
+    /// The changes by overlays to a get.
+    pub(super) fn overlay(self) -> Option<Arc<CallOverlay>> {
+        match self {
+            Self::Get { prompt, .. } => prompt.item.overlay.clone(),
+            Self::Passthrough { .. } => None,
+        }
+    }
+
+    /// The parameters for the upstream, with the answers of the client.
+    pub(super) fn params(self, answers: Option<InputResponses>) -> RequestParams {
+        match self {
+            Self::Get { prompt, arguments, .. } => RequestParams::Get {
+                name: prompt.item.raw_name.clone(),
                 arguments: arguments.cloned(),
                 answers,
-                source: approved_source(item),
+                source: approved_source(prompt.item),
             },
-            Self::Passthrough(request) => {
+            Self::Passthrough { request, .. } => {
                 RequestParams::Passthrough { request: request.clone(), answers }
             }
         }
@@ -50,7 +70,7 @@ impl BridgedRequest<'_> {
     pub(super) fn may_ask(self) -> bool {
         match self {
             Self::Get { .. } => true,
-            Self::Passthrough(request) => request.list().is_none(),
+            Self::Passthrough { request, .. } => request.list().is_none(),
         }
     }
 
@@ -58,29 +78,25 @@ impl BridgedRequest<'_> {
     pub(super) fn digest(self) -> [u8; 32] {
         match self {
             Self::Get { arguments, .. } => digest_of(arguments),
-            Self::Passthrough(request) => seal::digest([&*request.params]),
+            Self::Passthrough { request, .. } => seal::digest([&*request.params]),
         }
     }
 
     /// Checks the result of the upstream, and adds the messages of overlays.
-    pub(super) async fn reply(
-        self,
-        router: &Router,
-        routed: &RoutedCall<'_>,
-        result: Document,
-    ) -> Result<Reply, Fault> {
-        let expected = match self {
-            Self::Get { expected, .. } => expected,
-            Self::Passthrough(_) => return reply::passthrough(result, &routed.item.upstream),
+    pub(super) async fn reply(self, router: &Router, result: Document) -> Result<Reply, Fault> {
+        let (prompt, expected) = match self {
+            Self::Get { prompt, expected, .. } => (prompt, expected),
+            Self::Passthrough { upstream, .. } => return reply::passthrough(result, upstream),
         };
-        let hidden_text = routed.upstream.config().settings.content;
-        let mut prompt = reply::prompt(result, routed.origin(), hidden_text)?;
-        routed.upstream.repairs().count_all(prompt.repairs);
+        let upstream = prompt.admitted.upstream;
+        let hidden_text = upstream.config().settings.content;
+        let mut reply = reply::prompt(result, prompt.origin(), hidden_text)?;
+        upstream.repairs().count_all(reply.repairs);
         if let Some(expected) = expected {
-            withhold_other_text(&router.shared, routed, expected, &prompt.result).await?;
+            withhold_other_text(&router.shared, prompt, expected, &reply.result).await?;
         }
-        prompt.overlay.clone_from(&routed.item.overlay);
-        Ok(Reply::Prompt(prompt))
+        reply.overlay.clone_from(&prompt.item.overlay);
+        Ok(Reply::Prompt(reply))
     }
 }
 

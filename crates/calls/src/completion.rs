@@ -3,7 +3,7 @@
 use tokio::time::Instant;
 
 use super::call_channel::{CallChannel, CallEvent};
-use super::routed_call::{RoutedCall, origin};
+use super::routed_prompt::{RoutedPrompt, origin};
 use catalog::reply::{self, Completion, Reply};
 use domain::document::Document;
 use domain::fault::{Fault, UpstreamFault};
@@ -21,14 +21,14 @@ pub(super) struct Completing<'a> {
 
 /// Completes an argument: from the choices of an overlay, or by the upstream.
 pub(super) async fn complete(
-    routed: &RoutedCall<'_>,
+    routed: &RoutedPrompt<'_>,
     completing: Completing<'_>,
     channel: &CallChannel,
     deadline: Instant,
 ) -> Result<Reply, Fault> {
-    let RoutedCall { call, authorized, item, upstream, .. } = routed;
+    let RoutedPrompt { admitted, item, .. } = routed;
     let Completing { argument, value, context } = completing;
-    if item.skill.is_some() {
+    if item.skill().is_some() {
         return Ok(Reply::Completion { completion: Completion::of(&[]), origin: origin(item) });
     }
     let mut effective = None;
@@ -45,8 +45,8 @@ pub(super) async fn complete(
         value: value.to_owned(),
         context: effective.or_else(|| context.cloned()),
     };
-    let request = UpstreamRequest::of_call(call, params, item.overlay.clone());
-    let exchange = upstream.call(authorized, request, deadline);
+    let request = UpstreamRequest::of_call(admitted.call, params, item.overlay.clone());
+    let exchange = admitted.upstream.call(&admitted.authorized, request, deadline);
     reply::completion(response(exchange, channel).await?, routed.origin())
 }
 

@@ -6,6 +6,7 @@
 #![warn(clippy::panic, clippy::unwrap_used)]
 #![warn(unreachable_pub)]
 
+mod admitted;
 mod approved_text;
 mod arguments;
 mod build;
@@ -19,7 +20,7 @@ mod suspended_calls;
 mod completion;
 mod mismatches;
 mod resolution;
-mod routed_call;
+mod routed_prompt;
 pub mod probe;
 pub mod rollouts;
 pub mod step_backs;
@@ -33,6 +34,7 @@ use std::time::Duration;
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio::time::Instant;
 
+use admitted::{Admitted, CallContext};
 use approved_text::VerifiedTexts;
 use arguments::{effective_arguments, renamed_arguments, without_presets};
 use base::platform::heap::rare;
@@ -65,11 +67,11 @@ use domain::unix_time::UnixSeconds;
 use domain::via::Via;
 use labels::LabelledPrompts;
 use mismatches::Mismatches;
-use passthrough::{CallContext, PassthroughUpstream};
+use passthrough::PassthroughUpstream;
 use policy::{CallRecord, CallTarget, Gate, Resolution};
 use resolution::{Unlisted, held};
 use rollouts::{ChosenVersion, RolloutStates, Rollouts};
-use routed_call::RoutedCall;
+use routed_prompt::RoutedPrompt;
 use skills::AskedSkill;
 use suspended_calls::SuspendedCalls;
 use telemetry::Telemetry;
@@ -136,6 +138,7 @@ impl Router {
         now: UnixSeconds,
     ) -> Result<Reply, Fault> {
         let began = Instant::now();
+        let context = CallContext { call, record, channel, deadline, now };
         match &call.request {
             Request::List { cursor } => {
                 self.gate.admit_list(call, record).await?;
@@ -150,7 +153,6 @@ impl Router {
             Request::Passthrough(request) => {
                 let passthrough =
                     self.passthrough_at(&call.endpoint).ok_or(RequestFault::MethodNotFound)?;
-                let context = CallContext { call, record, channel, deadline, now };
                 Box::pin(passthrough.route(request, context)).await
             }
             Request::Find { sought, query, cursor } => {
@@ -160,16 +162,14 @@ impl Router {
             Request::Get { name, name_kind, arguments, retry } => {
                 let catalog =
                     self.lists.catalog_for(call, record, name, *name_kind, deadline).await;
-                let routed =
-                    self.authorize(&catalog, call, record, (name, *name_kind), now).await?;
+                let routed = self.authorize(&catalog, context, name, *name_kind).await?;
                 let renamed = arguments.as_ref().filter(|_| *name_kind == NameKind::Tool);
                 let renamed = match renamed {
                     Some(arguments) => renamed_arguments(routed.listed(), arguments)?,
                     None => None,
                 };
                 let arguments = renamed.as_ref().or(arguments.as_ref());
-                let reply = self.get(&routed, arguments, retry.as_ref(), channel, deadline, now);
-                let reply = reply.await;
+                let reply = self.get(&routed, arguments, retry.as_ref(), context).await;
                 if let Some(version) = routed.version {
                     self.rollouts.note(version, &call.caller, &reply, now);
                 }
@@ -179,12 +179,11 @@ impl Router {
                 links::seal(self, &catalog, &routed, &mut reply, now);
                 Ok(reply)
             }
-            Request::Complete { name, argument, value, context } => {
+            Request::Complete { name, argument, value, context: completed } => {
                 let catalog =
                     self.lists.catalog_for(call, record, name, NameKind::Public, deadline).await;
-                let named = (name.as_str(), NameKind::Public);
-                let routed = self.authorize(&catalog, call, record, named, now).await?;
-                let completion = Completing { argument, value, context: context.as_ref() };
+                let routed = self.authorize(&catalog, context, name, NameKind::Public).await?;
+                let completion = Completing { argument, value, context: completed.as_ref() };
                 let reply = complete(&routed, completion, channel, deadline).await;
                 let reply = reply.map_err(|fault| without_presets(routed.item, fault))?;
                 self.count_use(call, routed.item, began);
@@ -199,10 +198,9 @@ impl Router {
             }
             Request::Skill { uri, part } => {
                 let asked = AskedSkill { uri, part: *part };
-                rare(skills::answer(self, (call, record), asked, channel, deadline)).await
+                rare(skills::answer(self, asked, context)).await
             }
             Request::ReadLink { uri, link } => {
-                let context = CallContext { call, record, channel, deadline, now };
                 rare(links::read(self, uri, link.as_deref(), context)).await
             }
         }
@@ -233,15 +231,14 @@ impl Router {
     /// Gets a prompt from its upstream, or its approved snapshot.
     async fn get(
         &self,
-        routed: &RoutedCall<'_>,
+        routed: &RoutedPrompt<'_>,
         arguments: Option<&Document>,
         retry: Option<&InputRetry>,
-        channel: &CallChannel,
-        deadline: Instant,
-        now: UnixSeconds,
+        context: CallContext<'_>,
     ) -> Result<Reply, Fault> {
+        let CallContext { channel, deadline, now, .. } = context;
         let item = routed.item;
-        if let Some(skill) = &item.skill {
+        if let Some(skill) = item.skill() {
             let getting =
                 skills::get_prompt::get((self, routed), skill, arguments, channel, deadline);
             return Box::pin(getting).await;
@@ -271,9 +268,9 @@ impl Router {
         let arguments = effective.as_ref().or(arguments);
         let bridge = Bridge {
             router: self,
-            routed,
+            admitted: &routed.admitted,
             channel,
-            request: BridgedRequest::Get { arguments, expected: expected.as_ref() },
+            request: BridgedRequest::Get { prompt: routed, arguments, expected: expected.as_ref() },
             deadline,
             now,
             rounds: 0,
@@ -288,11 +285,11 @@ impl Router {
     async fn authorize<'a>(
         &'a self,
         catalog: &'a Catalog,
-        call: &'a Call,
-        record: &CallRecord,
-        (name, name_kind): (&'a str, NameKind),
-        now: UnixSeconds,
-    ) -> Result<RoutedCall<'a>, Fault> {
+        context: CallContext<'a>,
+        name: &'a str,
+        name_kind: NameKind,
+    ) -> Result<RoutedPrompt<'a>, Fault> {
+        let CallContext { call, record, now, .. } = context;
         let Some((listed, upstream)) = self.find(catalog, name, name_kind) else {
             let unlisted = self.unlisted(catalog, call, name);
             let resolution = match &unlisted {
@@ -307,14 +304,15 @@ impl Router {
             let refused = self.gate.authorize(call, record, resolution).await.err();
             return Err(refused.unwrap_or_else(|| RequestFault::UnknownPrompt.into()));
         };
-        if listed.skill.is_some() {
+        if listed.skill().is_some() {
             record.stands_for(listed.counted_name());
         }
         let version = self.rollouts.choose(&call.caller, listed, catalog, now);
         let resolution = self.listed(call, listed, version.as_ref());
         let authorized = self.gate.authorize(call, record, resolution).await?;
         let item = version.map_or(listed, |version| version.item);
-        Ok(RoutedCall { call, authorized, item, version, upstream })
+        let admitted = Admitted { call, authorized, upstream };
+        Ok(RoutedPrompt { admitted, item, version })
     }
 
     /// Counts a use that began at this time.

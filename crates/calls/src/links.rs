@@ -4,9 +4,9 @@
 use tokio::time::Instant;
 
 use super::Router;
+use super::admitted::{Admitted, CallContext};
 use super::completion::response;
-use super::passthrough::CallContext;
-use super::routed_call::RoutedCall;
+use super::routed_prompt::RoutedPrompt;
 use super::skills::is_file;
 use base::seal::TokenKind;
 use catalog::listed_item::ListedItem;
@@ -49,13 +49,13 @@ pub fn request(
 pub(super) fn seal(
     router: &Router,
     catalog: &Catalog,
-    routed: &RoutedCall<'_>,
+    routed: &RoutedPrompt<'_>,
     reply: &mut Reply,
     now: UnixSeconds,
 ) {
-    let is_of_skill = routed.item.skill.is_some();
+    let is_of_skill = routed.item.skill().is_some();
     if let Reply::Prompt(prompt) = reply
-        && routed.upstream.config().seals_links()
+        && routed.admitted.upstream.config().seals_links()
         && !is_of_skill
     {
         let links = LinkSealer { router, catalog, routed, now };
@@ -83,22 +83,23 @@ pub(super) async fn read(
         None => router.catalog(),
     };
     let link = link.filter(|link| is_readable(router, &catalog, link));
-    let authorized = match link {
-        Some(_) => router.authorize(&catalog, call, record, (name, NameKind::Public), now).await,
+    let routed = match link {
+        Some(_) => router.authorize(&catalog, context, name, NameKind::Public).await,
         None => {
             let refused = router.gate.authorize(call, record, Resolution::Unknown).await.err();
             Err(refused.unwrap_or_else(|| RequestFault::UnknownPrompt.into()))
         }
     };
-    let routed = authorized.map_err(|fault| as_unknown(fault, uri, call))?;
+    let routed = routed.map_err(|fault| as_unknown(fault, uri, call))?;
     let link = link.ok_or(Fault::Internal)?;
-    let (prompt, resource) = (routed.item.raw_name.clone(), link.uri.as_str().into());
-    let params = RequestParams::ReadLink { prompt, uri: resource };
+    let prompt = routed.item.raw_name.clone();
+    let params = RequestParams::ReadLink { prompt, uri: link.uri.as_str().into() };
     let request = UpstreamRequest::of_call(call, params, routed.item.overlay.clone());
-    let exchange = routed.upstream.call(&routed.authorized, request, deadline);
+    let Admitted { authorized, upstream, .. } = &routed.admitted;
+    let exchange = upstream.call(authorized, request, deadline);
     let result = response(exchange, channel).await;
     let result = result.map_err(|fault| as_unknown(fault.into(), uri, call))?;
-    let mode = routed.upstream.config().settings.content;
+    let mode = upstream.config().settings.content;
     let mut resource = reply::resource(result, routed.origin(), mode)?;
     let links = LinkSealer { router, catalog: &catalog, routed: &routed, now };
     resource.links = links.in_contents(&resource.result, (&link.uri, uri));
@@ -112,7 +113,7 @@ fn is_readable(router: &Router, catalog: &Catalog, link: &Link) -> bool {
     let is_same = |item: &ListedItem| {
         item.upstream.as_str() == link.upstream
             && *item.raw_name == *link.prompt
-            && item.skill.is_none()
+            && item.skill().is_none()
     };
     let upstream = UpstreamId::parse(&link.upstream);
     let upstream = upstream.and_then(|id| router.upstreams.get(&id));
@@ -146,7 +147,7 @@ const NOT_THERE: [i64; 3] = [-32002, -32601, -32602];
 struct LinkSealer<'a> {
     router: &'a Router,
     catalog: &'a Catalog,
-    routed: &'a RoutedCall<'a>,
+    routed: &'a RoutedPrompt<'a>,
     now: UnixSeconds,
 }
 
@@ -207,7 +208,7 @@ impl LinkSealer<'_> {
             return None;
         }
         let link = Link {
-            caller: routed.call.caller.id().to_owned(),
+            caller: routed.admitted.call.caller.id().to_owned(),
             name: listed.public_name.to_string(),
             upstream: listed.upstream.to_string(),
             prompt: listed.raw_name.to_string(),
@@ -215,7 +216,7 @@ impl LinkSealer<'_> {
             issued_at: now,
         };
         let kind = TokenKind::Link;
-        let token = router.sealer.seal(kind, &routed.call.endpoint, &link.encode());
+        let token = router.sealer.seal(kind, &routed.admitted.call.endpoint, &link.encode());
         (token.len() <= kind.max_len()).then(|| link::sealed_uri(&token))
     }
 }

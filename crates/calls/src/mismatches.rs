@@ -12,7 +12,7 @@ use quick_cache::sync::Cache;
 use tokio::sync::watch;
 
 use super::approved_text::OtherText;
-use super::routed_call::RoutedCall;
+use super::routed_prompt::RoutedPrompt;
 use base::platform::wall_clock;
 use base::seal;
 use catalog::approval::{ApprovalRow, ExpectedText, FoundVariant, SeenOtherwise, holds_secret};
@@ -87,7 +87,7 @@ impl Mismatches {
     /// that is news, so that no caller makes the gateway probe again and again.
     pub(super) fn found(
         &self,
-        routed: &RoutedCall<'_>,
+        routed: &RoutedPrompt<'_>,
         expected: &ExpectedText<'_>,
         other: &OtherText,
     ) {
@@ -129,7 +129,7 @@ impl Mismatches {
     /// Adds the form of a text. Returns whether it is new, or cannot be known to be.
     fn add_variant(
         &self,
-        routed: &RoutedCall<'_>,
+        routed: &RoutedPrompt<'_>,
         expected: &ExpectedText<'_>,
         other: &OtherText,
     ) -> bool {
@@ -267,9 +267,10 @@ fn key_of_row(row: &ApprovalRow) -> PromptKey {
 
 /// Whether a text must not be shown to those who decide: it was made for the caller alone, or holds
 /// a secret.
-fn is_private(routed: &RoutedCall<'_>, text: &str) -> bool {
+fn is_private(routed: &RoutedPrompt<'_>, text: &str) -> bool {
     let overlay = routed.item.overlay.as_deref();
-    routed.upstream.config().acts_as_caller() || holds_secret(Some(routed.upstream), overlay, text)
+    routed.admitted.upstream.config().acts_as_caller()
+        || holds_secret(Some(routed.admitted.upstream), overlay, text)
 }
 
 #[cfg(test)]

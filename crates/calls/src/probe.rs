@@ -4,15 +4,16 @@
 use tokio::time::Instant;
 
 use super::Router;
+use super::admitted::Admitted;
 use super::arguments::{effective_arguments, without_presets};
 use super::bridge::Bridge;
 use super::bridged_request::BridgedRequest;
 use super::call_channel::CallChannel;
 use super::completion::{Completing, complete};
-use super::routed_call::RoutedCall;
+use super::routed_prompt::RoutedPrompt;
 use super::skills::{self, AskedFile};
 use catalog::approval::{ApprovalRow, DEPTH, OfferedPrompt, PromptApproval};
-use catalog::listed_item::ListedItem;
+use catalog::listed_item::{ListedItem, StandsFor};
 use catalog::reply::Reply;
 use domain::approval::{NO_ARGUMENTS, canonical_text};
 use domain::call::{Call, ClientMessages, ForwardedMeta, NameKind, Request, SkillPart};
@@ -89,8 +90,7 @@ pub async fn probe(
         overlay: offered.prompt.overlay.clone(),
         approval: PromptApproval { state: row.decision.state, ..PromptApproval::default() },
         version: offered.prompt.version.clone(),
-        skill: None,
-        prompt_name: None,
+        stands_for: StandsFor::Itself,
     };
     let got = async {
         let target = CallTarget {
@@ -103,7 +103,8 @@ pub async fn probe(
         let resolution = Resolution::Listed(target);
         let authorized = router.gate.authorize(&call, &record, resolution).await?;
         let upstream = router.upstreams.get(&item.upstream).ok_or(Fault::Internal)?;
-        let routed = RoutedCall { call: &call, authorized, item: &item, version: None, upstream };
+        let admitted = Admitted { call: &call, authorized, upstream };
+        let routed = RoutedPrompt { admitted, item: &item, version: None };
         let got = match (&call.request, asked) {
             (Request::Complete { argument, .. }, _) => get_values(router, &routed, argument).await,
             (Request::Get { arguments, .. }, _) => {
@@ -128,7 +129,7 @@ pub async fn probe(
 /// more.
 async fn get_values(
     router: &Router,
-    routed: &RoutedCall<'_>,
+    routed: &RoutedPrompt<'_>,
     argument: &str,
 ) -> Result<String, Fault> {
     let completing = Completing { argument, value: "", context: None };
@@ -145,20 +146,18 @@ async fn get_values(
 /// Returns the result with a file that is as its skill's entry says.
 async fn get_file(
     router: &Router,
-    routed: &RoutedCall<'_>,
+    routed: &RoutedPrompt<'_>,
     file: &SkillFile,
 ) -> Result<String, Fault> {
-    let RoutedCall { call, authorized, item, upstream, .. } = routed;
     let deadline = Instant::now() + router.limits.request;
-    let asked = AskedFile { item, file, upstream, deadline };
-    let channel = CallChannel::silent();
-    let read = skills::read(router, (call, authorized), asked, &channel).await?;
+    let asked = AskedFile { item: routed.item, file, deadline };
+    let read = skills::read(router, &routed.admitted, asked, &CallChannel::silent()).await?;
     Ok(read.json().text().to_owned())
 }
 
 async fn get_text(
     router: &Router,
-    routed: &RoutedCall<'_>,
+    routed: &RoutedPrompt<'_>,
     arguments: Option<&Document>,
 ) -> Result<String, Fault> {
     let effective = effective_arguments(routed, arguments)?;
@@ -167,9 +166,10 @@ async fn get_text(
     let channel = CallChannel::silent();
     let bridge = Bridge {
         router,
-        routed,
+        admitted: &routed.admitted,
         channel: &channel,
         request: BridgedRequest::Get {
+            prompt: routed,
             arguments: effective.as_ref().or(arguments),
             expected: None,
         },

@@ -7,7 +7,7 @@ use tracing::error;
 
 use super::RouterSharedState;
 use super::approved_text::OtherText;
-use super::routed_call::RoutedCall;
+use super::routed_prompt::RoutedPrompt;
 use audit::record::AuditEvent;
 use catalog::approval::{DEPTH, ExpectedText};
 use catalog::listed_item::ListedItem;
@@ -42,7 +42,7 @@ impl Unapproved {
 /// enforced, and served with a note otherwise.
 pub(super) async fn withhold_other_text(
     shared: &Arc<RouterSharedState>,
-    routed: &RoutedCall<'_>,
+    routed: &RoutedPrompt<'_>,
     expected: &ExpectedText<'_>,
     result: &Document,
 ) -> Result<(), Fault> {
@@ -50,7 +50,7 @@ pub(super) async fn withhold_other_text(
     // Its buffer may be larger than the text.
     let bytes = result.json().text().len();
     let verified = if bytes <= AT_ONCE {
-        let settings = &routed.upstream.config().settings;
+        let settings = &routed.admitted.upstream.config().settings;
         let treat = |filled| treated(filled, routed.origin(), settings.content);
         shared.verified.verify(expected, result, settings.max_message, treat)
     } else {
@@ -72,7 +72,7 @@ pub(super) async fn withhold_other_text(
 /// Compares a large result beside the calls.
 async fn verify_large(
     shared: &Arc<RouterSharedState>,
-    routed: &RoutedCall<'_>,
+    routed: &RoutedPrompt<'_>,
     expected: &ExpectedText<'_>,
     result: &Document,
     bytes: usize,
@@ -81,9 +81,9 @@ async fn verify_large(
     let approved = routed.item.approval.approved.clone();
     let arguments = expected.arguments().to_owned();
     let origin = routed.origin();
-    let settings = &routed.upstream.config().settings;
+    let settings = &routed.admitted.upstream.config().settings;
     let (hidden_text, most) = (settings.content, settings.max_message);
-    let holder = Holder::of(&routed.call.caller, routed.call.address);
+    let holder = Holder::of(&routed.admitted.call.caller, routed.admitted.call.address);
     let result = result.clone();
     let verify = move || {
         let expected = approved.as_ref().and_then(|approved| approved.known(&arguments));
@@ -104,7 +104,7 @@ fn treated(filled: Document, origin: ResultOrigin, hidden_text: HiddenText) -> O
 /// text, and there is a snapshot for the arguments.
 pub(super) async fn snapshot_or(
     shared: &RouterSharedState,
-    routed: &RoutedCall<'_>,
+    routed: &RoutedPrompt<'_>,
     expected: Option<&ExpectedText<'_>>,
     fault: Fault,
 ) -> Result<Reply, Fault> {
@@ -112,7 +112,7 @@ pub(super) async fn snapshot_or(
         return Err(fault);
     };
     let is_refused = matches!(kind, Kind::NotApproved { .. });
-    let is_gone = is_gone(kind, routed.upstream.config().acts_as_caller());
+    let is_gone = is_gone(kind, routed.admitted.upstream.config().acts_as_caller());
     let snapshot = snapshot(routed, expected.filter(|_| is_refused || is_gone)).await;
     let outcome = if snapshot.is_some() { Unapproved::Snapshot } else { Unapproved::Refused };
     if is_refused {
@@ -123,7 +123,7 @@ pub(super) async fn snapshot_or(
 
 /// Answers a get of a prompt that its upstream does not list with the approved text.
 pub(super) async fn snapshot_alone(
-    routed: &RoutedCall<'_>,
+    routed: &RoutedPrompt<'_>,
     expected: Option<&ExpectedText<'_>>,
 ) -> Result<Reply, Fault> {
     snapshot(routed, expected).await.map(Reply::Prompt).ok_or_else(|| {
@@ -135,19 +135,19 @@ pub(super) async fn snapshot_alone(
 /// Returns the approved text of a get, with its arguments; `None` if there is none, or it
 /// cannot be served.
 async fn snapshot(
-    routed: &RoutedCall<'_>,
+    routed: &RoutedPrompt<'_>,
     expected: Option<&ExpectedText<'_>>,
 ) -> Option<PromptReply> {
     let expected = expected?;
     let item = routed.item;
     let approval = item.approval.approved.as_ref().filter(|approval| approval.has_snapshot)?;
     let name = &*item.public_name;
-    let most = routed.upstream.config().settings.max_message;
+    let most = routed.admitted.upstream.config().settings.max_message;
     let read = approval.snapshot(expected, most).await;
     let text = read.inspect_err(|error| error!(%error, name, "snapshot cannot be read")).ok()??;
     let result = Document::parse(text.into_bytes(), DEPTH).ok()?;
     // Under the present rules, which may differ from those at its approval.
-    let hidden_text = routed.upstream.config().settings.content;
+    let hidden_text = routed.admitted.upstream.config().settings.content;
     let checked = reply::prompt(result, routed.origin(), hidden_text);
     let checked = checked.inspect_err(|fault| error!(%fault, name, "snapshot is refused")).ok()?;
     Some(PromptReply { overlay: item.overlay.clone(), is_snapshot: true, ..checked })

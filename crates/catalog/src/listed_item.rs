@@ -25,11 +25,20 @@ pub struct ListedItem {
     pub approval: PromptApproval,
     /// The version behind a library prompt, if it has one.
     pub version: Option<Arc<PromptVersion>>,
-    /// The skill that the prompt stands for. Its path is then the raw name.
-    pub skill: Option<Arc<ListedSkill>>,
-    /// The public name of the prompt that the skill stands for, which has its raw name, approval
-    /// and digest.
-    pub prompt_name: Option<Arc<str>>,
+    pub stands_for: StandsFor,
+}
+
+/// The counterpart of a listed item of the other kind: upstreams may offer skills as prompts, and
+/// prompts as skills.
+#[derive(Debug, Default)]
+pub enum StandsFor {
+    #[default]
+    Itself,
+    /// The skill of a prompt, whose path is the raw name of the item.
+    Skill(Arc<ListedSkill>),
+    /// The public name of the prompt of a skill, which has the raw name, approval and digest of the
+    /// item.
+    Prompt(Arc<str>),
 }
 
 /// A skill behind the prefix of its upstream.
@@ -59,16 +68,32 @@ impl ListedItem {
         self.version.as_ref().is_some_and(|version| version.is_apart(&self.raw_name))
     }
 
-    /// The public name that views, metrics and usage know it by: that of the prompt, if it is a
-    /// skill that stands for one.
-    pub fn known_name(&self) -> &Arc<str> {
-        self.prompt_name.as_ref().unwrap_or(&self.public_name)
+    /// The skill that the prompt stands for.
+    pub fn skill(&self) -> Option<&Arc<ListedSkill>> {
+        match &self.stands_for {
+            StandsFor::Skill(skill) => Some(skill),
+            StandsFor::Itself | StandsFor::Prompt(_) => None,
+        }
     }
 
-    /// The public name under which its uses are counted: of a prompt that stands for a skill, that
-    /// of the skill.
+    /// The public name of the prompt that the skill stands for.
+    pub fn prompt_name(&self) -> Option<&Arc<str>> {
+        match &self.stands_for {
+            StandsFor::Prompt(name) => Some(name),
+            StandsFor::Itself | StandsFor::Skill(_) => None,
+        }
+    }
+
+    /// The public name in views, metrics and usage: that of the prompt that a skill stands for, or
+    /// its own.
+    pub fn known_name(&self) -> &Arc<str> {
+        self.prompt_name().unwrap_or(&self.public_name)
+    }
+
+    /// The public name under which uses are counted: that of the skill that a prompt stands for, or
+    /// its own.
     pub fn counted_name(&self) -> &Arc<str> {
-        self.skill.as_ref().map_or(&self.public_name, |skill| &skill.uri)
+        self.skill().map_or(&self.public_name, |skill| &skill.uri)
     }
 
     /// The prompt, as access decisions see it.

@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 
 use super::approval::PromptApproval;
-use super::listed_item::ListedItem;
+use super::listed_item::{ListedItem, StandsFor};
 use base::seal;
 use domain::chunks;
 use domain::json::Json;
@@ -99,8 +99,7 @@ impl SegmentWriter {
             overlay: prompt.overlay.clone(),
             approval,
             version: prompt.version.clone(),
-            skill: None,
-            prompt_name: None,
+            stands_for: StandsFor::Itself,
         };
         self.push_prompt(item, |out| {
             prompt.via.write_element(out, |out| prompt.write(&entry.public_name, out));

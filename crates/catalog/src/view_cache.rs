@@ -445,6 +445,7 @@ mod tests {
     use super::*;
     use crate::announce::changes::{Changes, Published};
     use crate::approval::PromptApproval;
+    use crate::listed_item::StandsFor;
     use crate::segment::SegmentWriter;
     use config::Config;
     use domain::name::UpstreamId;
@@ -483,8 +484,7 @@ mod tests {
                 overlay: None,
                 approval: PromptApproval::default(),
                 version: None,
-                skill: None,
-                prompt_name: None,
+                stands_for: StandsFor::Itself,
             };
             let text = format!(r#"{{"name":"{public_name}","title":"{version}"}}"#);
             segment.push_prompt(item, |out| out.push_str(&text));

@@ -6,17 +6,14 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use tokio::sync::watch;
-use tokio::time::Instant;
 use tracing::warn;
 
 use super::Router;
+use super::admitted::{Admitted, CallContext};
 use super::bridge::Bridge;
 use super::bridged_request::BridgedRequest;
-use super::call_channel::CallChannel;
-use super::routed_call::RoutedCall;
 use super::skills::is_file;
 use base::seal::TokenKind;
-use catalog::approval::PromptApproval;
 use catalog::list_cursor::ListCursors;
 use catalog::listed_item::ListedItem;
 use catalog::passthrough_reply::{PassthroughPage, PassthroughReply, elements};
@@ -35,10 +32,9 @@ use domain::param_headers::ParamHeaders;
 use domain::passthrough::{PassthroughCapabilities, PassthroughList, PassthroughRequest};
 use domain::rights::{Allowed, PromptRef};
 use domain::tool::{FIND_PROMPT, FIND_SKILL, READ_SKILL, USE_PROMPT};
-use domain::unix_time::UnixSeconds;
 use domain::uri::normal_form::normal;
 use domain::{skill, uri};
-use policy::{CallRecord, CallTarget, Resolution};
+use policy::{CallTarget, Resolution};
 use upstream::Upstream;
 use upstream::passthrough_signals::PassthroughChanges;
 
@@ -47,16 +43,6 @@ use upstream::passthrough_signals::PassthroughChanges;
 pub struct PassthroughUpstream<'a> {
     pub(super) router: &'a Router,
     pub(super) upstream: &'a Arc<Upstream>,
-}
-
-/// A call on its way through the router.
-#[derive(Clone, Copy)]
-pub(super) struct CallContext<'a> {
-    pub call: &'a Call,
-    pub record: &'a CallRecord,
-    pub channel: &'a CallChannel,
-    pub deadline: Instant,
-    pub now: UnixSeconds,
 }
 
 const METHOD_NOT_FOUND: i64 = -32601;
@@ -102,10 +88,9 @@ impl PassthroughUpstream<'_> {
         request: &PassthroughRequest,
         context: CallContext<'_>,
     ) -> Result<Reply, Fault> {
-        let owner = self.owner(request);
         let target = CallTarget {
-            upstream: owner.upstream.as_str(),
-            raw_name: &owner.raw_name,
+            upstream: self.upstream.config().id.as_str(),
+            raw_name: &request.name,
             definition: "",
             state: ApprovalState::Unchecked,
             version: None,
@@ -125,40 +110,23 @@ impl PassthroughUpstream<'_> {
             let nothing = Document::copy_of(Json::accepted("{}"));
             return Ok(Reply::Passthrough(Box::new(PassthroughReply::of(
                 nothing,
-                owner.upstream.clone(),
+                self.upstream.config().id.clone(),
             ))));
         }
-        let routed =
-            RoutedCall { call, authorized, item: &owner, version: None, upstream: self.upstream };
+        let admitted = Admitted { call, authorized, upstream: self.upstream };
         match request.list() {
-            Some(list) => self.list(request, list, &routed, context).await,
+            Some(list) => self.list(request, list, &admitted, context).await,
             None => {
-                let reply = self.run(&routed, request, None, context).await;
+                let reply = self.run(&admitted, request, None, context).await;
                 let reply = reply.map_err(|fault| as_unknown(fault, request, call))?;
                 Ok(self.with_caching(reply, request, call))
             }
         }
     }
 
-    /// The target of a request, in the form of a prompt without an approval and overlays.
-    fn owner(self, request: &PassthroughRequest) -> ListedItem {
-        ListedItem {
-            public_name: format!("{} {}", request.method, request.name).into(),
-            upstream: self.upstream.config().id.clone(),
-            raw_name: request.name.clone(),
-            arguments: Box::default(),
-            digest: "".into(),
-            overlay: None,
-            version: None,
-            skill: None,
-            prompt_name: None,
-            approval: PromptApproval::default(),
-        }
-    }
-
     async fn run(
         self,
-        routed: &RoutedCall<'_>,
+        admitted: &Admitted<'_>,
         request: &PassthroughRequest,
         cursor: Option<&str>,
         context: CallContext<'_>,
@@ -169,9 +137,12 @@ impl PassthroughUpstream<'_> {
             PassthroughRequest { params, headers, cursor: None, retry: None, ..request.clone() };
         let bridge = Bridge {
             router: self.router,
-            routed,
+            admitted,
             channel: context.channel,
-            request: BridgedRequest::Passthrough(&sent),
+            request: BridgedRequest::Passthrough {
+                request: &sent,
+                upstream: &self.upstream.config().id,
+            },
             deadline: context.deadline,
             now: context.now,
             rounds: 0,
@@ -201,7 +172,7 @@ impl PassthroughUpstream<'_> {
         self,
         request: &PassthroughRequest,
         list: PassthroughList,
-        routed: &RoutedCall<'_>,
+        admitted: &Admitted<'_>,
         context: CallContext<'_>,
     ) -> Result<Reply, Fault> {
         let CallContext { call, deadline, now, .. } = context;
@@ -225,7 +196,7 @@ impl PassthroughUpstream<'_> {
             _ => (None, None),
         };
         let mut page = PassthroughPage::of(list);
-        let result = match self.page(routed, request, after.as_deref(), context).await {
+        let result = match self.page(admitted, request, after.as_deref(), context).await {
             Ok(result) => result,
             Err(Fault::Upstream(UpstreamFault { kind, .. })) if ours.is_some() => {
                 let upstream = self.upstream.config().id.clone();
@@ -247,7 +218,7 @@ impl PassthroughUpstream<'_> {
     /// Asks for one page of a list. A list that the upstream does not have is empty.
     async fn page(
         self,
-        routed: &RoutedCall<'_>,
+        admitted: &Admitted<'_>,
         request: &PassthroughRequest,
         cursor: Option<&str>,
         context: CallContext<'_>,
@@ -260,7 +231,7 @@ impl PassthroughUpstream<'_> {
         if !has_list {
             return Ok(nothing(list));
         }
-        match self.run(routed, request, cursor, context).await {
+        match self.run(admitted, request, cursor, context).await {
             Ok(Reply::Passthrough(reply)) if elements(reply.result.json(), list).is_some() => {
                 if request.kind == Some(ForeignMethod::ListTools) {
                     let most = self.upstream.config().settings.max_prompts;

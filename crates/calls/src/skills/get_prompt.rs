@@ -5,7 +5,7 @@ use tokio::time::Instant;
 use super::{AskedFile, ServedFile, serve};
 use crate::Router;
 use crate::call_channel::CallChannel;
-use crate::routed_call::{RoutedCall, origin};
+use crate::routed_prompt::{RoutedPrompt, origin};
 use catalog::listed_item::ListedSkill;
 use catalog::reply::{self, PromptReply, Reply};
 use domain::document::Document;
@@ -14,30 +14,34 @@ use domain::skill_prompt::{SkillMessages, TASK};
 
 /// Gets a prompt that stands for a skill.
 pub(crate) async fn get(
-    (router, routed): (&Router, &RoutedCall<'_>),
+    (router, routed): (&Router, &RoutedPrompt<'_>),
     skill: &ListedSkill,
     arguments: Option<&Document>,
     channel: &CallChannel,
     deadline: Instant,
 ) -> Result<Reply, Fault> {
-    let RoutedCall { call, authorized, item, upstream, .. } = routed;
+    let RoutedPrompt { admitted, item, .. } = routed;
     let task = task(arguments)?;
     let ListedSkill { uri, prefix, skill, .. } = skill;
     let file = skill.own_file().ok_or(Fault::Internal)?;
-    let asking = AskedFile { item, file, upstream, deadline };
-    let ServedFile { result, is_snapshot } =
-        serve(router, (call, authorized), asking, channel).await?;
+    let asking = AskedFile { item, file, deadline };
+    let served = serve(router, admitted, asking, channel).await?;
+    let ServedFile { result, is_snapshot } = served;
     let protocol = |why: &str| Fault::upstream(item.upstream.as_str(), Kind::Protocol(why.into()));
     let text = super::file::text(result.json());
     let text =
         text.ok_or_else(|| protocol("SKILL.md is not UTF-8, as the prompt of a skill is"))?;
-    let reads_files = call.client.reads_skills
-        && router.lists.views.endpoints.serves_unlisted(&call.endpoint, &item.upstream, uri);
+    let reads_files = admitted.call.client.reads_skills
+        && router.lists.views.endpoints.serves_unlisted(
+            &admitted.call.endpoint,
+            &item.upstream,
+            uri,
+        );
     let task = task.as_deref().unwrap_or_default();
     let messages = SkillMessages { skill, prefix, text: &text, task, reads_files };
     let result = messages.result().ok_or(Fault::Internal)?;
     // It is a prompt by now, and is checked as one.
-    let reply = reply::prompt(result, origin(item), upstream.config().settings.content)?;
+    let reply = reply::prompt(result, origin(item), admitted.upstream.config().settings.content)?;
     Ok(Reply::Prompt(PromptReply { is_snapshot, ..reply }))
 }
 

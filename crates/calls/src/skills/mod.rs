@@ -10,17 +10,18 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::Router;
+use super::admitted::{Admitted, CallContext};
 use super::call_channel::CallChannel;
 use super::completion::response;
 use super::resolution::held;
-use super::routed_call::origin;
+use super::routed_prompt::origin;
 use super::withheld_text::count_tolerated;
 use catalog::approval::Availability;
 use catalog::listed_item::{ListedItem, ListedSkill};
 use catalog::reply::{Reply, SkillBody, SkillReply};
 use catalog::skills::catalog::{FoundPart, FoundSkill};
 use catalog::snapshot::Catalog;
-use domain::call::{Call, SkillPart};
+use domain::call::SkillPart;
 use domain::caller::Caller;
 use domain::document::Document;
 use domain::fault::{Fault, RequestFault, UpstreamFaultKind as Kind};
@@ -29,7 +30,7 @@ use domain::name::UpstreamId;
 use domain::percent;
 use domain::skill::{SkillFile, checked_path, public_uri};
 use domain::uri::normal_form::normal;
-use policy::{Authorized, CallRecord, Resolution};
+use policy::Resolution;
 use upstream::Upstream;
 use upstream::call::request::{RequestParams, UpstreamRequest};
 use upstream::call::result_memory;
@@ -48,12 +49,11 @@ pub(super) struct AskedSkill<'a> {
 /// which is a file that differs from its entry.
 pub(super) async fn answer(
     router: &Router,
-    (call, record): (&Call, &CallRecord),
     asked: AskedSkill<'_>,
-    channel: &CallChannel,
-    deadline: Instant,
+    context: CallContext<'_>,
 ) -> Result<Reply, Fault> {
     let began = Instant::now();
+    let CallContext { call, record, channel, deadline, .. } = context;
     let AskedSkill { uri, part } = asked;
     let catalog = router.lists.catalog_for_skill(call, record, (uri, part), deadline).await;
     let (views, method) = (&router.lists.views, call.request.method());
@@ -70,7 +70,7 @@ pub(super) async fn answer(
         Some((found, _)) => router.listed(call, found.item, None),
         None => catalog.held_skill(uri, part).map_or(Resolution::Unknown, held),
     };
-    let prompt = found.as_ref().and_then(|(found, _)| found.item.prompt_name.as_ref());
+    let prompt = found.as_ref().and_then(|(found, _)| found.item.prompt_name());
     if let Some(prompt) = prompt.filter(|_| part == SkillPart::File) {
         record.stands_for(prompt);
     }
@@ -80,6 +80,7 @@ pub(super) async fn answer(
         fault => fault,
     })?;
     let (found, upstream) = found.ok_or(Fault::Internal)?;
+    let admitted = Admitted { call, authorized, upstream };
     let item = found.item;
     let mut is_snapshot = item.approval.availability == Availability::SnapshotOnly;
     let (mut ttl, mut scope) = router.lists.hints(&catalog, call, &item.upstream);
@@ -87,11 +88,11 @@ pub(super) async fn answer(
         FoundPart::Entry(entry) => SkillBody::Entry(entry.to_owned()),
         FoundPart::Directory(elements) => SkillBody::Directory(elements),
         FoundPart::File(file, ListedSkill { skill, text, .. }) => {
-            let asking = AskedFile { item, file, upstream, deadline };
+            let asking = AskedFile { item, file, deadline };
             let result = match text {
                 Some(text) => text.clone(),
                 None => {
-                    let served = serve(router, (call, &authorized), asking, channel).await?;
+                    let served = serve(router, &admitted, asking, channel).await?;
                     is_snapshot = served.is_snapshot;
                     served.result
                 }
@@ -103,7 +104,7 @@ pub(super) async fn answer(
         FoundPart::DynamicFile(_) if is_snapshot => return Err(unknown(uri)),
         FoundPart::DynamicFile(file) => {
             let asking = AskedUri { item, uri: file.into(), deadline };
-            let result = ask(upstream, (call, &authorized), &asking, channel).await;
+            let result = ask(&admitted, &asking, channel).await;
             let is_unknown = result.as_ref().is_err_and(is_unknown_file);
             let result = if is_unknown { Err(unknown(uri)) } else { result }?;
             check_dynamic(upstream, &asking, &result)?;
@@ -121,7 +122,6 @@ pub(super) async fn answer(
 pub(super) struct AskedFile<'a> {
     pub item: &'a ListedItem,
     pub file: &'a SkillFile,
-    pub upstream: &'a Arc<Upstream>,
     pub deadline: Instant,
 }
 
@@ -135,11 +135,11 @@ pub(super) struct ServedFile {
 /// Reads a file, or serves the approved one where the upstream has others or is gone.
 pub(super) async fn serve(
     router: &Router,
-    (call, authorized): (&Call, &Authorized<'_>),
+    admitted: &Admitted<'_>,
     asked: AskedFile<'_>,
     channel: &CallChannel,
 ) -> Result<ServedFile, Fault> {
-    let AskedFile { item, file, upstream, .. } = asked;
+    let AskedFile { item, file, .. } = asked;
     if item.approval.availability == Availability::SnapshotOnly {
         let result = kept::file(item, file).await.ok_or_else(|| {
             let why = Kind::Unavailable("it does not offer the approved files".to_owned());
@@ -147,10 +147,10 @@ pub(super) async fn serve(
         })?;
         return Ok(ServedFile { result, is_snapshot: true });
     }
-    match read(router, (call, authorized), asked, channel).await {
+    match read(router, admitted, asked, channel).await {
         Ok(result) => Ok(ServedFile { result, is_snapshot: false }),
         Err(fault) => {
-            let result = kept::file_or(upstream, item, file, fault).await?;
+            let result = kept::file_or(admitted.upstream, item, file, fault).await?;
             Ok(ServedFile { result, is_snapshot: true })
         }
     }
@@ -159,27 +159,27 @@ pub(super) async fn serve(
 /// Reads a file, whole, and checks it.
 pub(super) async fn read(
     router: &Router,
-    (call, authorized): (&Call, &Authorized<'_>),
+    admitted: &Admitted<'_>,
     asked: AskedFile<'_>,
     channel: &CallChannel,
 ) -> Result<Document, Fault> {
-    let AskedFile { item, file, upstream, deadline } = asked;
+    let AskedFile { item, file, deadline } = asked;
     // Before the file is read: a library has all of it at once.
     let size = usize::try_from(file.size).unwrap_or(usize::MAX);
     let has_room = result_memory::grow_to(size.saturating_add(ENVELOPE));
     has_room.map_err(|kind| Fault::upstream(item.upstream.as_str(), kind))?;
     let asking = AskedUri { item, uri: file.uri.clone(), deadline };
-    let result = ask(upstream, (call, authorized), &asking, channel).await;
+    let result = ask(admitted, &asking, channel).await;
     if result.as_ref().is_err_and(is_unknown_file) {
         // It no longer has a file that it lists.
-        doubt_list(router, upstream, &call.caller);
+        doubt_list(router, admitted.upstream, &admitted.call.caller);
     }
     let result = result?;
     let refused = file::verified(result.json(), file).err();
     match refused {
         None => Ok(result),
         Some(why) => {
-            doubt_list(router, upstream, &call.caller);
+            doubt_list(router, admitted.upstream, &admitted.call.caller);
             Err(Fault::upstream(item.upstream.as_str(), Kind::Protocol(why)))
         }
     }
@@ -252,15 +252,14 @@ struct AskedUri<'a> {
 
 /// Reads a file, whole, as the upstream has it.
 async fn ask(
-    upstream: &Arc<Upstream>,
-    (call, authorized): (&Call, &Authorized<'_>),
+    admitted: &Admitted<'_>,
     asked: &AskedUri<'_>,
     channel: &CallChannel,
 ) -> Result<Document, Fault> {
     let AskedUri { item, uri, deadline } = asked;
     let params = RequestParams::ReadFile { skill: item.raw_name.clone(), uri: uri.clone() };
-    let request = UpstreamRequest::of_call(call, params, None);
-    let exchange = upstream.call(authorized, request, *deadline);
+    let request = UpstreamRequest::of_call(admitted.call, params, None);
+    let exchange = admitted.upstream.call(&admitted.authorized, request, *deadline);
     Ok(response(exchange, channel).await?)
 }
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::approval::PromptApproval;
-use crate::listed_item::{ListedItem, ListedSkill};
+use crate::listed_item::{ListedItem, ListedSkill, StandsFor};
 use crate::segment::{Segment, SegmentWriter};
 use crate::snapshot::{CatalogContent, LeftOut, LeftOutBy, PrivatePart, SkillCatalog, next_number};
 use crate::source::UpstreamSource;
@@ -87,7 +87,7 @@ impl SkillCatalog {
     /// The skill that stands for a prompt, where prompts are offered as skills.
     pub fn of_prompt(&self, public_name: &str) -> Option<&ListedItem> {
         let mut items = self.with_prompts.as_ref()?.content.items();
-        items.find(|item| item.prompt_name.as_deref() == Some(public_name))
+        items.find(|item| item.prompt_name().map(|name| &**name) == Some(public_name))
     }
 
     /// The skills of all callers, with those that only one caller sees. Their URIs are within
@@ -270,8 +270,8 @@ impl SkillGroup {
             overlay: None,
             approval: source.approvals.get(place).cloned().unwrap_or_default(),
             version: prompt.and_then(|prompt| prompt.version.clone()),
-            skill: None,
-            prompt_name: prompt.map(|prompt| prompt.public_name.clone()),
+            stands_for: prompt
+                .map_or(StandsFor::Itself, |prompt| StandsFor::Prompt(prompt.public_name.clone())),
         };
         writer.push_prompt(item, |out| {
             skill.via.write_element(out, |out| out.push_str(&entry));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::catalog::SkillGroup;
 use crate::approval::PromptApproval;
-use crate::listed_item::{ListedItem, ListedSkill};
+use crate::listed_item::{ListedItem, ListedSkill, StandsFor};
 use crate::segment::SegmentWriter;
 use crate::snapshot::{LeftOut, LeftOutBy};
 use crate::source::composed;
@@ -111,8 +111,7 @@ impl SkillPrompts {
             overlay: None,
             approval: skill.approval.clone(),
             version: None,
-            skill: Some(skill.listed.clone()),
-            prompt_name: None,
+            stands_for: StandsFor::Skill(skill.listed.clone()),
         };
         writer.push_prompt(item, |out| {
             prompt.via.write_element(out, |out| prompt.write(public_name, out));

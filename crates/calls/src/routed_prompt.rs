@@ -1,25 +1,19 @@
-//! Calls behind the gate.
+//! Gets and completions behind the gate.
 
-use std::sync::Arc;
-
+use super::admitted::Admitted;
 use super::rollouts::ChosenVersion;
 use catalog::listed_item::ListedItem;
 use catalog::reply::ResultOrigin;
-use domain::call::Call;
-use policy::Authorized;
-use upstream::Upstream;
 
-/// A call behind the gate, and the upstream that it goes to.
-pub(super) struct RoutedCall<'a> {
-    pub call: &'a Call,
-    pub authorized: Authorized<'a>,
+/// A get, a completion or a read of a link behind the gate, and the prompt that it is for.
+pub(super) struct RoutedPrompt<'a> {
+    pub admitted: Admitted<'a>,
     pub item: &'a ListedItem,
     /// The version that a rollout has chosen; `item` is then that version.
     pub version: Option<ChosenVersion<'a>>,
-    pub upstream: &'a Arc<Upstream>,
 }
 
-impl RoutedCall<'_> {
+impl RoutedPrompt<'_> {
     /// The prompt as the caller sees it in lists.
     pub(super) fn listed(&self) -> &ListedItem {
         self.version.map_or(self.item, |version| version.listed)

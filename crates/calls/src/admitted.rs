@@ -1,0 +1,31 @@
+//! Calls on their way through the router, before and behind the gate.
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::call_channel::CallChannel;
+use domain::call::Call;
+use domain::unix_time::UnixSeconds;
+use policy::{Authorized, CallRecord};
+use upstream::Upstream;
+
+/// A call before the gate.
+#[derive(Clone, Copy)]
+pub(super) struct CallContext<'a> {
+    pub call: &'a Call,
+    pub record: &'a CallRecord,
+    pub channel: &'a CallChannel,
+    pub deadline: Instant,
+    /// The wall-clock time, for cursors and states.
+    pub now: UnixSeconds,
+}
+
+/// A call behind the gate, and the upstream that it goes to. The target is a type of each path:
+/// [`RoutedPrompt`](super::routed_prompt::RoutedPrompt), a file of a skill, or a passthrough
+/// request.
+pub(super) struct Admitted<'a> {
+    pub call: &'a Call,
+    pub authorized: Authorized<'a>,
+    pub upstream: &'a Arc<Upstream>,
+}
