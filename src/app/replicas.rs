@@ -16,7 +16,7 @@ use super::Foundation;
 use super::edition::Edition;
 use audit::question::Evidence;
 use base::seal::{Sealer, digest_text};
-use calls::step_backs::StepBackNews;
+use calls::rollbacks::RollbackNotice;
 use cluster::{ClusterDeps, ClusterMember, Handling, Presence, Receipt, RelayMessage, Relayed};
 use config::Config;
 use domain::fair_share::{Holder, Places};
@@ -121,17 +121,17 @@ impl AnswerDesk {
     }
 }
 
-/// Tells other replicas of rollouts that step back or begin again here, until `stop`.
+/// Tells other replicas of rollouts that are rolled back or begin again here, until `stop`.
 async fn tell_of_rollouts(
     cluster: Arc<ClusterMember>,
-    mut news: broadcast::Receiver<StepBackNews>,
+    mut news: broadcast::Receiver<RollbackNotice>,
     stop: CancellationToken,
 ) {
     while let Some(told) = stop.run_until_cancelled(news.recv()).await {
         match told {
             Ok(news) => {
                 let body = serde_json::to_vec(&news).unwrap_or_default();
-                cluster.relay().tell_all(RelayMessage::StepBack { body }).await;
+                cluster.relay().tell_all(RelayMessage::Rollback { body }).await;
             }
             Err(RecvError::Lagged(_)) => {}
             Err(RecvError::Closed) => stop.cancelled().await,
@@ -165,7 +165,7 @@ async fn handle_all(
                 tasks.spawn(receipt.acknowledge(Handling::Handled));
                 continue;
             }
-            RelayMessage::StepBack { body } => {
+            RelayMessage::Rollback { body } => {
                 if let Ok(news) = serde_json::from_slice(&body) {
                     edition.router.rollouts().follow(&news);
                 }

@@ -144,7 +144,7 @@ pub(super) enum Command {
     /// required. Tokens themselves are never shown.
     #[command(subcommand)]
     Accounts(AccountsCommand),
-    /// List rollouts, or begin one again that has stepped back
+    /// List rollouts, or restart one after its rollback
     ///
     /// A rollout gives a share of the callers another version of a prompt (`[[rollouts]]` in the
     /// file). Calls the admin API of a running gateway, with the token in the environment variable
@@ -520,7 +520,7 @@ pub(super) enum AccountsCommand {
 pub(super) enum RolloutsCommand {
     /// List the rollouts, with the gets of their new versions and how many have failed
     List(AdminApi),
-    /// Serve the new version again, after the gateway took it back (needs admin.write)
+    /// Serve the new version again, after its rollback (needs admin.write)
     Rearm {
         /// Public name of the prompt
         name: String,

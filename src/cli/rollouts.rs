@@ -22,7 +22,7 @@ pub(super) fn run(command: &RolloutsCommand) -> Result<(), Failure> {
             let (url, path) = (Reach::admin_of(admin)?, format!("{PATH}/rearm"));
             let body = json!({"prompt": name});
             let document = runtime()?.block_on(send_once(&url, &path, &body))?;
-            let said = if document["rearmed"] == true { REARMED } else { NOT_STEPPED_BACK };
+            let said = if document["rearmed"] == true { REARMED } else { NOT_ROLLED_BACK };
             admin.output.print(&document, said)
         }
     }
@@ -59,4 +59,4 @@ const NONE: &str = "No [[rollouts]] are configured.";
 const REARMED: &str =
     "The rollout begins again, on all replicas: its share of the callers gets the new version.";
 
-const NOT_STEPPED_BACK: &str = "Nothing to do: the new version is not taken back.";
+const NOT_ROLLED_BACK: &str = "Nothing to do: the rollout was not rolled back.";

@@ -119,10 +119,10 @@ async fn a_share_of_the_callers_gets_the_new_version_on_all_replicas_and_keeps_i
 }
 
 #[tokio::test]
-async fn a_version_that_fails_too_often_is_taken_back_until_a_person_begins_again() {
+async fn a_version_that_fails_too_often_is_rolled_back_until_a_person_begins_again() {
     let (log, (upstream, fails)) = (Log::new(), upstream(&[]).await);
     let folder = tempfile::tempdir().unwrap();
-    let rule = "share = 1\nstep_back = { share = 0.2, over = 5 }";
+    let rule = "share = 1\nrollback = { share = 0.2, over = 5 }";
     let index = folder.path().join("usage");
     let toml = SEAL.to_owned()
         + ADMIN
@@ -150,22 +150,22 @@ async fn a_version_that_fails_too_often_is_taken_back_until_a_person_begins_agai
         async |path: &str| String::from_utf8(admin.send("GET", path, &[], b"").await.body).unwrap();
     let shown = page("/prompts/up__refund/versions").await;
     assert!(shown.contains("100 % of the callers get candidate"), "{shown}");
-    assert!(shown.contains("It steps back at 20 % of 5 gets."), "{shown}");
+    assert!(shown.contains("It rolls back at 20 % of 5 gets."), "{shown}");
 
     fails.store(true, Ordering::SeqCst);
     assert_eq!(got(&ada).await, "upstream_error", "one of five may fail");
     assert_eq!(got(&key(&gateway, "bob")).await, "upstream_error");
     assert_eq!(got(&ada).await, "refund", "two may not");
-    let event = log.wait_for("rollout_stepped_back").await;
+    let event = log.wait_for("rollout_rolled_back").await;
     assert_eq!(
         (&event["gets"], &event["failed"], &event["to"]),
         (&json!(4), &json!(2), &json!("candidate"))
     );
     let row = look(&admin).await;
-    assert_eq!((&row["state"], row["steppedBackAt"].is_string()), (&json!("stepped_back"), true));
+    assert_eq!((&row["state"], row["rolledBackAt"].is_string()), (&json!("rolled_back"), true));
     let shown = page("/prompts/up__refund/versions").await;
     assert!(shown.contains("promptgate rollouts rearm up__refund"), "{shown}");
-    assert!(page("/").await.contains("The rollout of up__refund to candidate stepped back"));
+    assert!(page("/").await.contains("The rollout of up__refund to candidate was rolled back"));
     fails.store(false, Ordering::SeqCst);
     gateway.reload(&toml.replace("share = 1\n", "share = 0.99999\n")).await;
     assert_eq!(got(&ada).await, "refund", "an edit of the share does not begin again");
@@ -258,10 +258,10 @@ async fn a_version_that_nobody_approved_is_not_served_and_its_approval_is_its_ow
 }
 
 #[tokio::test]
-async fn a_step_back_outlasts_a_restart_until_a_person_begins_again() {
+async fn a_rollback_outlasts_a_restart_until_a_person_begins_again() {
     let (upstream, fails) = upstream(&[]).await;
     fails.store(true, Ordering::SeqCst);
-    let rule = "share = 1\nstep_back = { share = 0, over = 2 }";
+    let rule = "share = 1\nrollback = { share = 0, over = 2 }";
     let toml = ADMIN.to_owned()
         + &upstream.table("up")
         + &rollout(rule)
@@ -285,7 +285,7 @@ async fn a_step_back_outlasts_a_restart_until_a_person_begins_again() {
 
     let (process, admin, ada) = start().await;
     eventually(async || got(&ada).await, |text| text == "refund").await;
-    assert_eq!(look(&admin).await["state"], "stepped_back");
+    assert_eq!(look(&admin).await["state"], "rolled_back");
     assert_eq!(rearm(&admin, "up__refund").await, (200, json!({"rearmed": true})));
     assert_eq!(got(&ada).await, "refund@candidate");
     process.stop().await;

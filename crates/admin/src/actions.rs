@@ -334,7 +334,7 @@ impl AdminServer {
         ))
     }
 
-    /// Begins a rollout again that has stepped back.
+    /// Begins a rollout again that was rolled back.
     pub(super) async fn rearm(
         &self,
         head: &Parts,

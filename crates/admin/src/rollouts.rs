@@ -1,4 +1,4 @@
-//! `/api/v1/rollouts`: the rollouts of this replica, and their new beginning after a step back.
+//! `/api/v1/rollouts`: the rollouts of this replica, and their new beginning after a rollback.
 
 use std::time::SystemTime;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::AdminState;
 use calls::rollouts::RolloutStatus;
-use domain::rollout::{RolloutStep, StepBack};
+use domain::rollout::{RollbackRule, RolloutStep};
 use domain::unix_time::UnixSeconds;
 use front::downstream::clock::now;
 
@@ -30,9 +30,9 @@ pub(super) fn status(state: &AdminState) -> Vec<RolloutStatus> {
 }
 
 fn rollout_json(status: &RolloutStatus) -> Value {
-    let RolloutStatus { rollout, share, next, gets, failed, stepped_back, .. } = status;
+    let RolloutStatus { rollout, share, next, gets, failed, rolled_back, .. } = status;
     let step = |RolloutStep { at, share }: RolloutStep| json!({"at": time(at), "share": share});
-    let rule = |StepBack { share, over }: StepBack| json!({"share": share, "over": over});
+    let rule = |RollbackRule { share, over }: RollbackRule| json!({"share": share, "over": over});
     json!({
         "prompt": rollout.prompt,
         "from": &*rollout.from,
@@ -44,8 +44,8 @@ fn rollout_json(status: &RolloutStatus) -> Value {
         "groups": rollout.groups,
         "gets": gets,
         "failed": failed,
-        "stepBack": rollout.step_back.map(rule),
-        "steppedBackAt": stepped_back.map(time),
+        "rollback": rollout.rollback.map(rule),
+        "rolledBackAt": rolled_back.map(time),
     })
 }
 

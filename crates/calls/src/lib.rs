@@ -23,7 +23,7 @@ mod resolution;
 mod routed_prompt;
 pub mod probe;
 pub mod rollouts;
-pub mod step_backs;
+pub mod rollbacks;
 pub mod skills;
 mod withheld_text;
 

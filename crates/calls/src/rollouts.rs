@@ -9,7 +9,7 @@ use tokio::sync::broadcast;
 use tracing::{info, warn};
 
 use super::RouterSharedState;
-use super::step_backs::{self, StepBackNews};
+use super::rollbacks::{self, RollbackNotice};
 use audit::record::AuditEvent;
 use base::seal::Sealer;
 use catalog::blocking::beside_calls;
@@ -32,7 +32,7 @@ pub struct Rollouts {
     rollouts: BTreeMap<String, Rollout>,
     sealer: Arc<Sealer>,
     shared: Arc<RouterSharedState>,
-    /// The file that keeps step backs; `None` where none is kept.
+    /// The file that keeps rollbacks; `None` where none is kept.
     file: Option<PathBuf>,
 }
 
@@ -40,13 +40,13 @@ pub struct Rollouts {
 /// of versions: an edit of the share keeps it.
 pub(super) struct RolloutStates {
     states: Mutex<Vec<RolloutState>>,
-    /// Step backs and new beginnings of this process, for other replicas.
-    news: broadcast::Sender<StepBackNews>,
+    /// Rollbacks and new beginnings of this process, for other replicas.
+    news: broadcast::Sender<RollbackNotice>,
     /// Held while the file is written, so that the newest states are written last.
     writing: Mutex<()>,
 }
 
-/// News that wait for a slow reader: a rollout steps back once until a person has looked at it.
+/// News that wait for a slow reader: a rollout is rolled back once until a person has looked at it.
 const NEWS: usize = 64;
 
 struct RolloutState {
@@ -99,7 +99,7 @@ pub struct RolloutStatus {
     /// Gets that `to` has answered since it was last armed, and how many of them have failed.
     pub gets: u64,
     pub failed: u64,
-    pub stepped_back: Option<UnixSeconds>,
+    pub rolled_back: Option<UnixSeconds>,
     /// Why `to` is not served.
     pub problem: Option<RolloutProblem>,
     /// Why the plain prompt is served in the place of `from`.
@@ -107,10 +107,10 @@ pub struct RolloutStatus {
 }
 
 impl RolloutStatus {
-    /// `running`, `blocked` (see `problem`) or `stepped_back`.
+    /// `running`, `blocked` (see `problem`) or `rolled_back`.
     pub fn state(&self) -> &'static str {
-        match (&self.stepped_back, &self.problem) {
-            (Some(_), _) => "stepped_back",
+        match (&self.rolled_back, &self.problem) {
+            (Some(_), _) => "rolled_back",
             (None, Some(_)) => "blocked",
             (None, None) => "running",
         }
@@ -123,10 +123,10 @@ impl Rollouts {
         sealer: Arc<Sealer>,
         shared: Arc<RouterSharedState>,
     ) -> Self {
-        let file = step_backs::file_of(config);
+        let file = rollbacks::file_of(config);
         let by_prompt = |rollout: &Rollout| (rollout.prompt.clone(), rollout.clone());
         let rollouts: BTreeMap<_, _> = config.rollouts.iter().map(by_prompt).collect();
-        for kept in file.as_deref().map(step_backs::read).into_iter().flatten() {
+        for kept in file.as_deref().map(rollbacks::read).into_iter().flatten() {
             shared.rollouts.restore(&kept);
         }
         Self { rollouts, sealer, shared, file }
@@ -168,7 +168,7 @@ impl Rollouts {
     ) -> Option<&'a ListedItem> {
         let found = version(catalog, listed, &rollout.to);
         self.shared.rollouts.with(rollout, |state| {
-            if state.outcomes.stepped_back().is_some() {
+            if state.outcomes.rolled_back().is_some() {
                 return None;
             }
             let problem = found.as_ref().err();
@@ -200,20 +200,20 @@ impl Rollouts {
             return;
         }
         let get = GetOutcome { caller: self.keyed_hash(caller.id()), has_failed };
-        let (is_taken_back, (gets, failed)) = self.shared.rollouts.with(rollout, |state| {
-            let is_taken_back = state.outcomes.note(get, rollout.step_back, now);
-            (is_taken_back, state.outcomes.counts())
+        let (is_rolled_back, (gets, failed)) = self.shared.rollouts.with(rollout, |state| {
+            let is_rolled_back = state.outcomes.note(get, rollout.rollback, now);
+            (is_rolled_back, state.outcomes.counts())
         });
-        if is_taken_back {
+        if is_rolled_back {
             let (prompt, to) = (&rollout.prompt, &rollout.to);
-            warn!(prompt, %to, gets, failed, "a rollout stepped back; `promptgate rollouts rearm` begins again");
-            let event = rollout_event("rollout_stepped_back", rollout).number("gets", gets);
+            warn!(prompt, %to, gets, failed, "a rollout was rolled back; `promptgate rollouts rearm` begins again");
+            let event = rollout_event("rollout_rolled_back", rollout).number("gets", gets);
             self.shared.upstream_deps.audit.note(event.number("failed", failed));
             self.tell(rollout);
         }
     }
 
-    /// Tells other replicas of a step back or a new beginning, and keeps it.
+    /// Tells other replicas of a rollback or a new beginning, and keeps it.
     fn tell(&self, rollout: &Rollout) {
         let news = self.shared.rollouts.with(rollout, |state| state.news());
         // Without other replicas nothing listens.
@@ -231,17 +231,17 @@ impl Rollouts {
             let _writing = rollouts.writing.lock().unwrap_or_else(PoisonError::into_inner);
             // As it is now: another change may have come first.
             let news = rollouts.with(&rollout, |state| state.news());
-            step_backs::record(&file, &news);
+            rollbacks::record(&file, &news);
         }));
     }
 
-    /// Step backs and new beginnings from now on, for other replicas.
-    pub fn news(&self) -> broadcast::Receiver<StepBackNews> {
+    /// Rollbacks and new beginnings from now on, for other replicas.
+    pub fn news(&self) -> broadcast::Receiver<RollbackNotice> {
         self.shared.rollouts.news.subscribe()
     }
 
     /// Does as another replica has done.
-    pub fn follow(&self, news: &StepBackNews) {
+    pub fn follow(&self, news: &RollbackNotice) {
         let of = self.rollouts.get(&news.prompt);
         let is_of = |rollout: &&Rollout| *rollout.from == *news.from && *rollout.to == *news.to;
         let Some(rollout) = of.filter(is_of) else { return };
@@ -249,7 +249,7 @@ impl Rollouts {
         let has_changed = self.shared.rollouts.with(rollout, |state| state.step(at));
         if has_changed {
             let (prompt, to) = (&rollout.prompt, &rollout.to);
-            let what = if news.at.is_some() { "stepped back" } else { "began again" };
+            let what = if news.at.is_some() { "was rolled back" } else { "began again" };
             info!(prompt, %to, "a rollout {what} on another replica, and here");
             self.keep(rollout);
         }
@@ -267,7 +267,7 @@ impl Rollouts {
                 next: rollout.next_step(now),
                 gets,
                 failed,
-                stepped_back: outcomes.stepped_back(),
+                rolled_back: outcomes.rolled_back(),
                 problem: problem(catalog, rollout),
                 fallback: listed.and_then(|listed| old_version(catalog, listed, from).err()),
                 rollout: rollout.clone(),
@@ -276,8 +276,8 @@ impl Rollouts {
         self.rollouts.values().map(status).collect()
     }
 
-    /// Begins the rollout of a prompt again, after a step back, and records that a person (`by`)
-    /// did. Returns whether it had stepped back; `None` without a rollout of the prompt.
+    /// Begins the rollout of a prompt again, after a rollback, and records that a person (`by`)
+    /// did. Returns whether it was rolled back; `None` without a rollout of the prompt.
     pub fn rearm(&self, prompt: &str, by: &str) -> Option<bool> {
         let rollout = self.rollouts.get(prompt)?;
         let is_rearmed = self.shared.rollouts.with(rollout, |state| state.step(None));
@@ -285,7 +285,7 @@ impl Rollouts {
             let event = rollout_event("rollout_rearmed", rollout).text("by", by);
             self.shared.upstream_deps.audit.note(event);
         }
-        // Also where nothing has stepped back: another replica may not have heard of it.
+        // Also where nothing was rolled back: another replica may not have heard of it.
         self.tell(rollout);
         Some(is_rearmed)
     }
@@ -304,8 +304,8 @@ impl RolloutStates {
     }
 
     /// Takes a version back that was taken back before this process, unless more is known.
-    fn restore(&self, kept: &StepBackNews) {
-        let StepBackNews { prompt, from, to, at } = kept;
+    fn restore(&self, kept: &RollbackNotice) {
+        let RollbackNotice { prompt, from, to, at } = kept;
         let mut states = self.lock();
         if !states.iter().any(|state| state.is_of(prompt, from, to)) {
             let mut state = RolloutState::new(prompt, from.as_str().into(), to.as_str().into());
@@ -338,17 +338,17 @@ impl RolloutState {
 
     /// Takes the version back at this time, or begins again. Returns whether that is a change.
     fn step(&mut self, back_at: Option<UnixSeconds>) -> bool {
-        let is_change = self.outcomes.stepped_back().is_some() != back_at.is_some();
+        let is_change = self.outcomes.rolled_back().is_some() != back_at.is_some();
         if is_change {
-            self.outcomes = back_at.map(RolloutOutcomes::taken_back).unwrap_or_default();
+            self.outcomes = back_at.map(RolloutOutcomes::after_rollback).unwrap_or_default();
         }
         is_change
     }
 
-    fn news(&self) -> StepBackNews {
-        let at = self.outcomes.stepped_back().map(|at| at.0);
+    fn news(&self) -> RollbackNotice {
+        let at = self.outcomes.rolled_back().map(|at| at.0);
         let (from, to) = (self.from.to_string(), self.to.to_string());
-        StepBackNews { prompt: self.prompt.clone(), from, to, at }
+        RollbackNotice { prompt: self.prompt.clone(), from, to, at }
     }
 }
 

@@ -435,7 +435,7 @@ arguments.argument = {}
 icons = [{}]
 [[rollouts]]
 steps = [{}]
-step_back = {}
+rollback = {}
 [end]
 "#;
 

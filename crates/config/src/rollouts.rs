@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::reader::Section;
-use domain::rollout::{Rollout, RolloutStep, StepBack};
+use domain::rollout::{RollbackRule, Rollout, RolloutStep};
 use domain::unix_time::UnixSeconds;
 
 /// The keys of `[[rollouts]]`.
@@ -18,7 +18,7 @@ groups, such as ["beta"]: Groups whose members can be in the share. Not set: eve
     identity.
 sticky: Owner of a place in the share: `caller`, the only choice.
 steps: Larger shares from later instants on.
-step_back: When the gateway takes `to` back by itself, after failures of several callers. Not set: never.
+rollback: When the gateway takes `to` back by itself, after failures of several callers. Not set: never.
 "#;
 
 /// The keys of `steps`.
@@ -27,8 +27,8 @@ at, such as "2026-12-01T09:00:00Z": When the share counts from, as RFC 3339 writ
 share: Share of the callers that get `to` from then on.
 "#;
 
-/// The keys of `step_back`.
-const STEP_BACK_KEYS: &str = r#"
+/// The keys of `rollback`.
+const ROLLBACK_KEYS: &str = r#"
 share: Share of failed gets that is still accepted.
 over: The number of the last gets of `to` that the share is of. A caller counts for at most half of them.
 "#;
@@ -67,11 +67,12 @@ fn read(section: &mut Section<'_>) -> Option<Rollout> {
     if !has_share && steps.is_empty() && !section.is_rejected("steps") {
         section.mistake("share", "is required where there are no steps: a number from 0 to 1");
     }
-    let step_back = step_back(section);
+    section.reject("step_back", "its name is rollback");
+    let rollback = rollback(section);
     if to.as_ref() == Some(&from) {
         section.mistake("to", "is the same version as `from`");
     }
-    Some(Rollout { prompt: prompt?, from, to: to?, share, groups, steps, step_back })
+    Some(Rollout { prompt: prompt?, from, to: to?, share, groups, steps, rollback })
 }
 
 fn label(text: &str) -> Option<Arc<str>> {
@@ -101,17 +102,17 @@ fn steps(section: &mut Section<'_>) -> Vec<RolloutStep> {
     steps
 }
 
-fn step_back(section: &mut Section<'_>) -> Option<StepBack> {
-    let is_set = section.has("step_back");
-    let mut step_back = section.section("step_back");
-    step_back.explain(STEP_BACK_KEYS);
-    let share = step_back.fraction("share", 0.1);
+fn rollback(section: &mut Section<'_>) -> Option<RollbackRule> {
+    let is_set = section.has("rollback");
+    let mut rollback = section.section("rollback");
+    rollback.explain(ROLLBACK_KEYS);
+    let share = rollback.fraction("share", 0.1);
     if share >= 1.0 {
-        step_back.mistake("share", "must be less than 1, which failures never pass");
+        rollback.mistake("share", "must be less than 1, which failures never pass");
     }
-    let over = step_back.count("over", 100, 2..=10_000);
-    step_back.finish();
-    is_set.then_some(StepBack { share, over })
+    let over = rollback.count("over", 100, 2..=10_000);
+    rollback.finish();
+    is_set.then_some(RollbackRule { share, over })
 }
 
 #[cfg(test)]
@@ -128,9 +129,9 @@ mod tests {
     #[test]
     fn a_rollout_is_read_with_its_steps_and_its_rule() {
         let toml = "[[rollouts]]\nprompt = \"team__refund\"\nto = \"4\"\nshare = 0.05\n\
-            groups = [\"beta\"]\nsticky = \"caller\"\nstep_back = { share = 0.2, over = 50 }\n\
+            groups = [\"beta\"]\nsticky = \"caller\"\nrollback = { share = 0.2, over = 50 }\n\
             steps = [{ at = \"2026-12-01T09:00:00Z\", share = 0.25 }, { at = \"2026-12-02T09:00:00Z\", share = 1 }]\n\
-            [[rollouts]]\nprompt = \"team__reply\"\nfrom = \"3\"\nto = \"4\"\nshare = 0.5\nstep_back = {}\n";
+            [[rollouts]]\nprompt = \"team__reply\"\nfrom = \"3\"\nto = \"4\"\nshare = 0.5\nrollback = {}\n";
         let config = parse(toml).unwrap_or_else(|error| panic!("{error}"));
         let step = |at, share| RolloutStep { at: UnixSeconds(at), share };
         let refund = Rollout {
@@ -140,31 +141,32 @@ mod tests {
             share: 0.05,
             groups: vec!["beta".to_owned()],
             steps: vec![step(1_796_115_600, 0.25), step(1_796_202_000, 1.0)],
-            step_back: Some(StepBack { share: 0.2, over: 50 }),
+            rollback: Some(RollbackRule { share: 0.2, over: 50 }),
         };
         assert_eq!(config.rollouts[0], refund);
-        let StepBack { share, over } = config.rollouts[1].step_back.unwrap();
+        let RollbackRule { share, over } = config.rollouts[1].rollback.unwrap();
         assert_eq!((&*config.rollouts[1].from, share, over), ("3", 0.1, 100));
     }
 
     #[test]
     fn mistakes_are_found_at_once_each_at_its_key() {
-        let toml = "[[rollouts]]\nprompt = \"a\"\nto = \"b\"\nshare = 1.5\n\
+        let toml = "[[rollouts]]\nprompt = \"a\"\nto = \"b\"\nshare = 1.5\nstep_back = {}\n\
             [[rollouts]]\nprompt = \"a\"\nto = \"production\"\nshare = 0.1\n\
             [[rollouts]]\nprompt = \"c@d\"\nto = \"x y\"\n\
-            [[rollouts]]\nprompt = \"e\"\nto = \"f\"\nsticky = \"session\"\nstep_back = { share = 1, over = 0 }\n\
+            [[rollouts]]\nprompt = \"e\"\nto = \"f\"\nsticky = \"session\"\nrollback = { share = 1, over = 0 }\n\
             steps = [{ at = \"2026-12-02T09:00:00Z\", share = 0.1 }, { at = \"2026-12-01T09:00:00Z\", share = 0.2 }, { at = \"soon\" }]\n";
         let error = parse(toml).unwrap_err().to_string();
         for expected in [
             "rollouts.1.share: must be a number from 0 to 1",
+            "rollouts.1.step_back: its name is rollback",
             "rollouts.2.to: is the same version as `from`",
             "rollouts.2.prompt: has a rollout already",
             "rollouts.3.prompt: must be the public name of a prompt, without a version",
             "rollouts.3.to: must be a label or a version",
             "rollouts.3.share: is required where there are no steps",
             "rollouts.4.sticky: must be one of \"caller\"",
-            "rollouts.4.step_back.share: must be less than 1",
-            "rollouts.4.step_back.over: must be a whole number from 2 to 10000",
+            "rollouts.4.rollback.share: must be less than 1",
+            "rollouts.4.rollback.over: must be a whole number from 2 to 10000",
             "rollouts.4.steps.2.at: must be later than the step before",
             "rollouts.4.steps.3.at: must be an instant",
             "rollouts.4.steps.3.share: is required",

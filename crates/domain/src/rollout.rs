@@ -23,7 +23,7 @@ pub struct Rollout {
     pub groups: Vec<String>,
     /// In the order of their times.
     pub steps: Vec<RolloutStep>,
-    pub step_back: Option<StepBack>,
+    pub rollback: Option<RollbackRule>,
 }
 
 /// Another share from an instant on.
@@ -39,7 +39,7 @@ pub struct RolloutStep {
 /// at most half of the last gets, so that a caller who fails, or succeeds, on purpose decides alone
 /// neither way.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct StepBack {
+pub struct RollbackRule {
     /// From 0 to less than 1.
     pub share: f64,
     /// At least 2.
@@ -51,9 +51,9 @@ pub struct StepBack {
 pub struct RolloutOutcomes {
     gets: u64,
     failed: u64,
-    /// The last gets, the newest last; at most [`StepBack::over`].
+    /// The last gets, the newest last; at most [`RollbackRule::over`].
     last: VecDeque<GetOutcome>,
-    stepped_back: Option<UnixSeconds>,
+    rolled_back: Option<UnixSeconds>,
 }
 
 /// The outcome of a get.
@@ -64,7 +64,7 @@ pub struct GetOutcome {
     pub has_failed: bool,
 }
 
-impl StepBack {
+impl RollbackRule {
     /// The failures among the last gets that take the version back.
     fn needed(self) -> usize {
         // At most `over`, since the share is below 1.
@@ -115,8 +115,8 @@ impl Rollout {
 
 impl RolloutOutcomes {
     /// Notes a get that the new version has answered. Returns whether that takes the version back.
-    pub fn note(&mut self, get: GetOutcome, rule: Option<StepBack>, now: UnixSeconds) -> bool {
-        if self.stepped_back.is_some() {
+    pub fn note(&mut self, get: GetOutcome, rule: Option<RollbackRule>, now: UnixSeconds) -> bool {
+        if self.rolled_back.is_some() {
             return false;
         }
         self.gets += 1;
@@ -126,9 +126,9 @@ impl RolloutOutcomes {
         };
         self.keep(get, rule.over);
         if get.has_failed && rule.is_met_by(&self.last) {
-            self.stepped_back = Some(now);
+            self.rolled_back = Some(now);
         }
-        self.stepped_back.is_some()
+        self.rolled_back.is_some()
     }
 
     /// Keeps a get among the last `over`, of which a caller has at most half.
@@ -145,13 +145,13 @@ impl RolloutOutcomes {
     }
 
     /// The outcomes of a version that was taken back before, or elsewhere.
-    pub fn taken_back(at: UnixSeconds) -> Self {
-        Self { stepped_back: Some(at), ..Self::default() }
+    pub fn after_rollback(at: UnixSeconds) -> Self {
+        Self { rolled_back: Some(at), ..Self::default() }
     }
 
     /// When the version was taken back.
-    pub fn stepped_back(&self) -> Option<UnixSeconds> {
-        self.stepped_back
+    pub fn rolled_back(&self) -> Option<UnixSeconds> {
+        self.rolled_back
     }
 
     /// The gets that were noted, and how many of them have failed.
@@ -173,7 +173,7 @@ mod tests {
     fn rollout(share: f64) -> Rollout {
         let (from, to) = ("production".into(), "candidate".into());
         let prompt = "team__refund".to_owned();
-        Rollout { prompt, from, to, share, groups: vec![], steps: vec![], step_back: None }
+        Rollout { prompt, from, to, share, groups: vec![], steps: vec![], rollback: None }
     }
 
     /// A hash with a key, as all replicas have it.
@@ -255,10 +255,10 @@ mod tests {
     }
 
     #[test]
-    fn without_a_rule_outcomes_are_counted_and_nothing_is_taken_back() {
+    fn without_a_rule_outcomes_are_counted_and_nothing_is_rolled_back() {
         let mut outcomes = RolloutOutcomes::default();
         assert!((0..1_000).all(|caller| !outcomes.note(get(caller, true), None, NOW)));
-        assert_eq!((outcomes.counts(), outcomes.stepped_back()), ((1_000, 1_000), None));
+        assert_eq!((outcomes.counts(), outcomes.rolled_back()), ((1_000, 1_000), None));
     }
 
     proptest! {
@@ -274,11 +274,11 @@ mod tests {
         }
 
         #[test]
-        fn with_a_caller_for_each_get_it_is_taken_back_when_more_failed_than_may(
+        fn with_a_caller_for_each_get_it_is_rolled_back_when_more_failed_than_may(
             outcomes in prop::collection::vec(any::<bool>(), 0..80),
             share in 0.0..0.99_f64, over in 2..20_usize,
         ) {
-            let (mut window, rule) = (RolloutOutcomes::default(), StepBack { share, over });
+            let (mut window, rule) = (RolloutOutcomes::default(), RollbackRule { share, over });
             let mut expected = None;
             for (at, has_failed) in outcomes.iter().enumerate() {
                 let last = &outcomes[(at + 1).saturating_sub(over)..=at];
@@ -290,7 +290,7 @@ mod tests {
                 let now = UnixSeconds(at as u64);
                 prop_assert_eq!(window.note(get(at as u64, *has_failed), Some(rule), now), passes);
                 expected = expected.or(passes.then_some(now));
-                prop_assert_eq!(window.stepped_back(), expected);
+                prop_assert_eq!(window.rolled_back(), expected);
             }
         }
 
@@ -299,7 +299,7 @@ mod tests {
             others in prop::collection::vec((1..6_u64, any::<bool>()), 0..200),
             share in 0.0..0.99_f64, over in 2..40_usize,
         ) {
-            let (mut window, rule) = (RolloutOutcomes::default(), StepBack { share, over });
+            let (mut window, rule) = (RolloutOutcomes::default(), RollbackRule { share, over });
             // After each get of another caller the adversary fails as often as fits the window.
             let (mut failed_of_others, mut is_back) = (0, false);
             for (caller, has_failed) in others {
@@ -318,7 +318,7 @@ mod tests {
         fn a_caller_who_succeeds_on_purpose_does_not_hide_the_failures_of_others(
             share in 0.0..0.4_f64, over in 4..40_usize, flood in 0..100_usize,
         ) {
-            let (mut window, rule) = (RolloutOutcomes::default(), StepBack { share, over });
+            let (mut window, rule) = (RolloutOutcomes::default(), RollbackRule { share, over });
             let mut is_back = false;
             for caller in 1..=over as u64 {
                 is_back |= window.note(get(caller, true), Some(rule), NOW);

@@ -253,9 +253,9 @@ async fn a_webhook_that_one_replica_gets_is_heard_by_all() {
 
 #[tokio::test]
 #[ignore = "needs redis-server"]
-async fn replicas_step_back_and_begin_again_together() {
+async fn replicas_roll_back_and_begin_again_together() {
     let (upstream, fails) = rollouts::upstream(&[]).await;
-    let rule = "share = 1\nstep_back = { share = 0, over = 2 }";
+    let rule = "share = 1\nrollback = { share = 0, over = 2 }";
     let toml = rollouts::ADMIN.to_owned()
         + &upstream.table("up")
         + &rollouts::rollout(rule)

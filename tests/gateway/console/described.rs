@@ -111,7 +111,7 @@ impl Everything {
         }
         toml += "[upstreams.house]\ntransport = \"library\"\npath = \"house\"\n";
         toml += "[[rollouts]]\nprompt = \"house__refund\"\nto = \"candidate\"\nshare = 0.5\ngroups = [\"staff\"]\n\
-            steps = [{ at = \"2126-01-01T00:00:00Z\", share = 1 }]\nstep_back = { share = 0.1, over = 10 }\n";
+            steps = [{ at = \"2126-01-01T00:00:00Z\", share = 1 }]\nrollback = { share = 0.1, over = 10 }\n";
         let folder = Folder::new(&toml);
         let versions = folder.path().join("house/refund/versions");
         std::fs::create_dir_all(&versions).unwrap();

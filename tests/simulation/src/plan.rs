@@ -75,8 +75,8 @@ pub struct Scenario {
     pub limit: (f64, usize),
     /// Whether what was approved is served while an upstream offers others or is gone.
     pub has_snapshot: bool,
-    /// When rollouts step back: more than this share of so many last gets has failed.
-    pub step_back: (f64, usize),
+    /// When rollouts are rolled back: more than this share of so many last gets has failed.
+    pub rollback: (f64, usize),
     pub faults: Faults,
 }
 
@@ -364,7 +364,7 @@ impl Scenario {
             plan.has_rollout = plan.can_have_rollout() && own.u8(..) < 200;
         }
         // From where any failure of two callers is enough, to several of each.
-        let step_back = own.choice([(0.0, 10), (0.1, 20), (0.2, 20)]).expect("one of them");
+        let rollback = own.choice([(0.0, 10), (0.1, 20), (0.2, 20)]).expect("one of them");
         let authors = own.u8(..) < 200;
         Self {
             latencies: (0..8).map(|_| draw_latency(rng)).collect(),
@@ -377,7 +377,7 @@ impl Scenario {
             // Enough for all pages of a list.
             limit: (rng.u64(2..40) as f64, rng.usize(12..60)),
             has_snapshot,
-            step_back,
+            rollback,
             faults: Faults {
                 network: happens(rng),
                 moods: happens(rng),
@@ -549,12 +549,12 @@ impl Scenario {
                 toml.push_str("links = \"sealed\"\n");
             }
         }
-        let (share, over) = self.step_back;
+        let (share, over) = self.rollback;
         for Plan { id, .. } in self.upstreams.iter().filter(|plan| plan.has_rollout) {
             let _ = write!(
                 toml,
                 "[[rollouts]]\nprompt = \"{id}__{ROLLED_OUT}\"\nto = \"{CANDIDATE}\"\nshare = 1\n\
-                 step_back = {{ share = {share:.1}, over = {over} }}\n"
+                 rollback = {{ share = {share:.1}, over = {over} }}\n"
             );
         }
         toml + "[end]\n"

@@ -265,7 +265,7 @@ const CHANGES: [&str; 33] = [
     "login_forgotten",
     "account_revoked",
     "label_moved",
-    "rollout_stepped_back",
+    "rollout_rolled_back",
     "rollout_rearmed",
     "child_started",
     "child_ended",
@@ -374,8 +374,8 @@ fn attention(
     }
     for rollout in rollouts::status(state) {
         let (prompt, to) = (&rollout.rollout.prompt, &rollout.rollout.to);
-        let text = match (rollout.stepped_back, rollouts::why(&rollout)) {
-            (Some(_), _) => format!("The rollout of {prompt} to {to} stepped back"),
+        let text = match (rollout.rolled_back, rollouts::why(&rollout)) {
+            (Some(_), _) => format!("The rollout of {prompt} to {to} was rolled back"),
             (None, Some(why)) => format!("The rollout of {prompt} to {to}: {why}"),
             (None, None) => continue,
         };

@@ -58,8 +58,8 @@ const SENTENCES: &[(&str, &str)] = &[
     ("resumed", "The audit log can be written again[, after {after}]"),
     ("rollout_rearmed", "{by} began the rollout of {prompt} to {to} again"),
     (
-        "rollout_stepped_back",
-        "The rollout of {prompt} to {to} *stepped back*: {failed} of {gets:get} failed",
+        "rollout_rolled_back",
+        "The rollout of {prompt} to {to} was *rolled back*: {failed} of {gets:get} failed",
     ),
     ("segment_archived", "The log file {name} was archived[ in {folder}]"),
     ("segment_lost", "The file of the audit log was *damaged by others*: {damage}"),

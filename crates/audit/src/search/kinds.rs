@@ -45,7 +45,7 @@ const GROUPS: [(&str, &[&str]); 4] = [
             "prompt_states",
             "reload_requested",
             "rollout_rearmed",
-            "rollout_stepped_back",
+            "rollout_rolled_back",
         ],
     ),
 ];

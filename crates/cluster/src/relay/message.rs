@@ -21,8 +21,8 @@ pub enum RelayMessage {
     Question { body: Vec<u8> },
     /// An upstream says that it has changed.
     Hint { upstream: String },
-    /// A rollout has stepped back, or a person has begun it again; as JSON text.
-    StepBack { body: Vec<u8> },
+    /// A rollout was rolled back, or a person has begun it again; as JSON text.
+    Rollback { body: Vec<u8> },
     /// A message that was posted to an HTTP+SSE session.
     Post { session_id: String, caller: Caller, address: Option<IpAddr>, body: Vec<u8> },
 }
@@ -84,7 +84,7 @@ enum HeaderContent {
     Question {},
     Answer {},
     Hint { upstream: String },
-    StepBack {},
+    Rollback {},
 }
 
 /// A caller, as the replica that authenticated it knows it.
@@ -148,8 +148,8 @@ impl Envelope {
             EnvelopeContent::Message(RelayMessage::Hint { upstream }) => {
                 (HeaderContent::Hint { upstream }, Vec::new())
             }
-            EnvelopeContent::Message(RelayMessage::StepBack { body }) => {
-                (HeaderContent::StepBack {}, body)
+            EnvelopeContent::Message(RelayMessage::Rollback { body }) => {
+                (HeaderContent::Rollback {}, body)
             }
             EnvelopeContent::Acknowledgement(handling) => {
                 (HeaderContent::Acknowledgement { handling }, Vec::new())
@@ -190,8 +190,8 @@ impl Envelope {
             HeaderContent::Hint { upstream } => {
                 EnvelopeContent::Message(RelayMessage::Hint { upstream })
             }
-            HeaderContent::StepBack {} => {
-                EnvelopeContent::Message(RelayMessage::StepBack { body: body.to_vec() })
+            HeaderContent::Rollback {} => {
+                EnvelopeContent::Message(RelayMessage::Rollback { body: body.to_vec() })
             }
             HeaderContent::Acknowledgement { handling } => {
                 EnvelopeContent::Acknowledgement(handling)
@@ -220,7 +220,7 @@ impl RelayMessage {
             Self::Response { body, .. }
             | Self::Post { body, .. }
             | Self::Question { body }
-            | Self::StepBack { body } => body.len(),
+            | Self::Rollback { body } => body.len(),
             Self::Cancelled { request, .. } => request.len(),
             Self::Hint { upstream } => upstream.len(),
         }
@@ -234,7 +234,7 @@ impl RelayMessage {
             Self::Post { .. } => "post",
             Self::Question { .. } => "question",
             Self::Hint { .. } => "hint",
-            Self::StepBack { .. } => "step_back",
+            Self::Rollback { .. } => "rollback",
         }
     }
 }
@@ -365,7 +365,7 @@ mod tests {
                 RelayMessage::Cancelled { session, request: text.clone() },
                 RelayMessage::Question { body: body.clone() },
                 RelayMessage::Hint { upstream: text.clone() },
-                RelayMessage::StepBack { body: body.clone() },
+                RelayMessage::Rollback { body: body.clone() },
             ] {
                 let sent = envelope(EnvelopeContent::Message(message));
                 let sealed = sent.clone().seal(&sealer(1), Recipient::All);

@@ -455,7 +455,7 @@ impl Relay {
             | RelayMessage::Cancelled { .. }
             | RelayMessage::Question { .. }
             | RelayMessage::Hint { .. }
-            | RelayMessage::StepBack { .. } => Ok(()),
+            | RelayMessage::Rollback { .. } => Ok(()),
         }
     }
 

@@ -130,7 +130,7 @@ impl SessionSharedState {
             RelayMessage::Post { .. }
             | RelayMessage::Question { .. }
             | RelayMessage::Hint { .. }
-            | RelayMessage::StepBack { .. } => false,
+            | RelayMessage::Rollback { .. } => false,
         };
         if is_found { Handling::Handled } else { Handling::NotFound }
     }

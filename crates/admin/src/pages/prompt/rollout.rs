@@ -8,7 +8,7 @@ use super::Looked;
 use crate::console::filters;
 use crate::rollouts::{status, why};
 use calls::rollouts::RolloutStatus;
-use domain::rollout::{RolloutStep, StepBack};
+use domain::rollout::{RollbackRule, RolloutStep};
 
 /// A rollout in this replica.
 #[derive(Template)]
@@ -31,12 +31,12 @@ impl RolloutPart {
     }
 
     fn rule(&self) -> Option<String> {
-        let StepBack { share, over } = self.rollout.rollout.step_back?;
+        let RollbackRule { share, over } = self.rollout.rollout.rollback?;
         Some(format!("{} of {over} gets", Self::percent(&share)))
     }
 
-    fn stepped_back(&self) -> Option<SystemTime> {
-        Some(self.rollout.stepped_back?.writable().into())
+    fn rolled_back(&self) -> Option<SystemTime> {
+        Some(self.rollout.rolled_back?.writable().into())
     }
 }
 

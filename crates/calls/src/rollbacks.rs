@@ -1,4 +1,4 @@
-//! Step backs of rollouts, as they outlast the process and reach other replicas: only a person
+//! Rollbacks of rollouts, as they outlast the process and reach other replicas: only a person
 //! begins again. They are in one small file beside the folder of the audit log.
 
 use std::io;
@@ -13,7 +13,7 @@ use config::{Config, durable_file};
 
 /// A rollout whose new version was taken back, or is served again.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
-pub struct StepBackNews {
+pub struct RollbackNotice {
     /// Public name of the prompt.
     pub prompt: String,
     pub from: String,
@@ -26,32 +26,32 @@ pub struct StepBackNews {
 /// The name of the file.
 const FILE: &str = "rollouts.json";
 
-/// Returns the file of a configuration; `None` where none of its rollouts steps back, or nothing
+/// Returns the file of a configuration; `None` where no rollout has a rule of rollback, or nothing
 /// is kept on the disk.
 pub(super) fn file_of(config: &Config) -> Option<PathBuf> {
-    config.rollouts.iter().find(|rollout| rollout.step_back.is_some())?;
+    config.rollouts.iter().find(|rollout| rollout.rollback.is_some())?;
     Some(config.audit.as_ref()?.path.parent()?.join(FILE))
 }
 
-/// Reads the step backs of a file. One that cannot be read is no reason not to start: the version
+/// Reads the rollbacks of a file. One that cannot be read is no reason not to start: the version
 /// is taken back again if it still fails.
-pub(super) fn read(path: &Path) -> Vec<StepBackNews> {
+pub(super) fn read(path: &Path) -> Vec<RollbackNotice> {
     let read = disk::read_to_string(path);
     match read.and_then(|text| serde_json::from_str(&text).map_err(io::Error::from)) {
         Ok(kept) => kept,
         Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
         Err(error) => {
-            warn!(path = %path.display(), %error, "the step backs of rollouts cannot be read");
+            warn!(path = %path.display(), %error, "the rollbacks of rollouts cannot be read");
             Vec::new()
         }
     }
 }
 
-/// Records a step back, or a new beginning, beside those of other rollouts, which another process
+/// Records a rollback, or a new beginning, beside those of other rollouts, which another process
 /// with the same folder may have written. Without the file a restart begins the rollouts again.
-pub(super) fn record(path: &Path, news: &StepBackNews) {
+pub(super) fn record(path: &Path, news: &RollbackNotice) {
     if let Err(error) = change(path, news) {
-        warn!(path = %path.display(), %error, "the step backs of rollouts cannot be written; a restart forgets them");
+        warn!(path = %path.display(), %error, "the rollbacks of rollouts cannot be written; a restart forgets them");
     }
 }
 
@@ -61,7 +61,7 @@ const LOCK: &str = ".rollouts.lock";
 /// The longest wait for another process that writes the file.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-fn change(path: &Path, news: &StepBackNews) -> io::Result<()> {
+fn change(path: &Path, news: &RollbackNotice) -> io::Result<()> {
     let _held = durable_file::hold(&path.with_file_name(LOCK), Readers::Owner, PATIENCE)?;
     let mut kept = read(path);
     kept.retain(|other| {
@@ -77,10 +77,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_keeps_the_step_backs_that_another_has_written() {
+    fn a_process_keeps_the_rollbacks_that_another_has_written() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join(FILE);
-        let news = |prompt: &str, at| StepBackNews {
+        let news = |prompt: &str, at| RollbackNotice {
             prompt: prompt.to_owned(),
             from: "1".to_owned(),
             to: "2".to_owned(),
