@@ -30,10 +30,10 @@ pub struct Archive {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum CopyState {
     Missing,
-    /// It is the beginning of the segment.
+    /// The copy is a prefix of the segment.
     Incomplete,
     Complete,
-    /// It has another content.
+    /// The content of the copy differs.
     Different,
 }
 
@@ -126,7 +126,7 @@ impl Archive {
         let mut to = options.open(&temporary)?;
         let modified = from.metadata()?.modified;
         io::copy(&mut BufReader::with_capacity(BLOCK, from), &mut to)?;
-        // A search by time looks at it.
+        // A search by time reads the modification time.
         modified.map_or(Ok(()), |modified| to.set_modified(modified))?;
         to.sync_all()?;
         let is_compressed = name == compressed_name(number);
@@ -134,7 +134,7 @@ impl Archive {
         Ok(SegmentCopy { number, name, digest: text_digest(copied)? })
     }
 
-    /// Gives a copy that is on record its name; it takes the place of an incomplete one.
+    /// Renames a recorded copy to its final name; it replaces an incomplete copy.
     ///
     /// # Errors
     /// When it cannot be renamed.
@@ -156,7 +156,7 @@ impl SegmentCopy {
         &self.name
     }
 
-    /// Returns what the log records of the copy.
+    /// Returns the statement that the log records of the copy.
     pub fn statement(&self, folder: &Path, by: &str) -> CopyStatement {
         CopyStatement {
             segment: self.number,
@@ -168,7 +168,7 @@ impl SegmentCopy {
 }
 
 impl CopyStatement {
-    /// Returns the record of the copy, once its text has proven to be that of the segment.
+    /// Returns the record of the copy, after checking that its text is that of the segment.
     fn event(&self, log: &Path) -> io::Result<AuditEvent> {
         let closed = ClosedSegment::find(log, self.segment)?;
         if text_digest(SegmentReader::open(log, self.segment)?)? != self.sha256 {
@@ -191,7 +191,7 @@ impl CopyStatement {
         let event = blocking(move || self.event(&log))
             .await
             .map_err(|error| io::Error::other(error.to_string()))??;
-        // Operators have no share as callers: they have that of this machine.
+        // Operators have no share as callers: they use the share of this machine.
         let holder = Holder::Network(Ipv4Addr::LOCALHOST.into());
         ledger.record(&holder, event).await.map_err(io::Error::other)
     }
@@ -207,7 +207,7 @@ pub(crate) fn copy_state(log: &Path, archive: &Path, number: u64) -> io::Result<
     if name == copied_name {
         return compare(original, copy);
     }
-    // One of the two was compressed since.
+    // The segment or its copy was compressed since.
     let reader = |name: &str, file| SegmentReader::of(file, name == compressed_name(number));
     let original = reader(&name, original)?;
     match reader(&copied_name, copy).and_then(|copy| compare(original, copy)) {

@@ -13,7 +13,7 @@ use base::seal::hex::hex;
 pub(crate) struct ClosedSegment {
     pub number: u64,
     pub first_seq: u64,
-    /// Its last record.
+    /// The last record of the segment.
     pub last: Head,
 }
 

@@ -1,4 +1,4 @@
-//! Compresses closed segments, on a thread of its own beside the writer.
+//! Compresses closed segments on a separate thread.
 
 use std::io::{self, Read, Write};
 use std::path::Path;
@@ -29,15 +29,15 @@ struct Work {
     stops: AtomicBool,
 }
 
-/// The name of a file that is not complete yet.
+/// The name of an incomplete compressed file.
 const TEMPORARY_FILE: &str = "compressed.tmp";
 
 /// The time in which the thread stops: it asks after each block.
 const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Compressor {
-    /// Starts to compress all segments before `current`, once for each `current`. What fails is
-    /// tried again with the next one: a plain segment is as good.
+    /// Starts to compress all segments before `current`, once for each `current`. A segment that
+    /// cannot be compressed stays readable, and is tried again with the next `current`.
     pub(super) fn compress_before(&mut self, folder: &Path, current: u64) {
         let mut is_running = self.work.lock();
         if *is_running || self.current == current {
@@ -87,7 +87,7 @@ fn run(folder: &Path, current: u64, work: &Running) {
             match (exists(segment_name(number)), exists(compressed_name(number))) {
                 (false, _) => Ok(()),
                 (true, false) => compress(folder, number, &stops),
-                // An older copy, or what a crash left behind.
+                // An older copy, or a leftover of a crash.
                 (true, true) => disk::remove_file(&folder.join(segment_name(number))),
             }
         })
@@ -113,7 +113,7 @@ pub(super) fn compress(folder: &Path, number: u64, stops: &dyn Fn() -> bool) -> 
     disk::rename(&temporary, &compressed)?;
     disk::sync_folder(folder)?;
     match disk::remove_file(&plain) {
-        // It has left the log meanwhile.
+        // The segment has left the log meanwhile.
         Err(error) if error.kind() == io::ErrorKind::NotFound => disk::remove_file(&compressed)?,
         removed => removed?,
     }
@@ -135,7 +135,7 @@ fn write_compressed(from: &Path, to: &Path, stops: &dyn Fn() -> bool) -> io::Res
             return Ok(false);
         }
     }
-    // A search by time, and the age at which a segment leaves, look at it.
+    // A search by time and the retention by age read the modification time.
     if let Some(modified) = modified {
         file.set_modified(modified)?;
     }

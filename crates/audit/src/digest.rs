@@ -109,8 +109,8 @@ impl Digests<'_> {
         }
     }
 
-    /// Returns a name for a path as a JSON string that no other value has, and whether it differs
-    /// from the path.
+    /// Returns a JSON string that names a path uniquely among the values, and whether the name
+    /// differs from the path.
     fn name(&self, path: &str) -> (String, bool) {
         let mut name = String::new();
         let mut cut = write_text(path, MAX_PATH, &mut name);

@@ -23,7 +23,7 @@ pub(crate) struct SegmentHeader {
     /// The running digest of the headers of all segments before; `None` in segments of releases
     /// that did not have digests.
     pub headers: Option<Digest>,
-    /// Why the segment before was abandoned, if it was: its content beyond `bytes` does not count.
+    /// The reason why the segment before was abandoned: its content beyond `bytes` does not count.
     pub abandoned: Option<String>,
 }
 

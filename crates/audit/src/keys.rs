@@ -50,8 +50,8 @@ impl Keys {
         mac(context.sign())
     }
 
-    /// Returns the digest of a value that is not recorded itself. With the key a known value can be
-    /// compared with it.
+    /// Returns the keyed digest of a value that is not recorded itself. Comparing a known value
+    /// with the digest needs the key.
     pub fn digest(&self, value: &[u8]) -> Mac {
         mac(hmac::sign(&self.digest, value))
     }

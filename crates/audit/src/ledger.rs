@@ -36,13 +36,13 @@ pub struct Ledger {
     started: Instant,
 }
 
-/// The promise of a task to write the records that wait, for which the thread of the log was not
-/// woken. It is, where the task is gone, or nothing may be written there.
+/// A task's promise to write the waiting records, for which the log thread was not woken. Dropping
+/// the promise unfulfilled wakes the log thread.
 struct WritePromise(Option<Arc<SharedWriter>>);
 
 impl WritePromise {
-    /// Writes in a task of this runtime, as soon as the present one waits. No call is held by a
-    /// disk that hangs, then: one task and its thread are, and the other threads serve the calls.
+    /// Writes in a new task of this runtime, which starts when the present task waits. A disk that
+    /// hangs blocks only that task and its thread; other threads serve the calls.
     fn fulfil(self) {
         let handle = Handle::try_current().ok();
         if let Some(handle) = handle.filter(|handle| handle.metrics().num_workers() > 1) {
@@ -180,7 +180,7 @@ impl Ledger {
         self.record_both(holder, None, event).await
     }
 
-    /// Records two events, `before` right before `event`: both are written, or none.
+    /// Records two events, `before` right before `event`: both are written, or neither.
     ///
     /// # Errors
     /// As [`Ledger::record`]. Cancel safety is the same, too.
@@ -197,7 +197,7 @@ impl Ledger {
         if pending.is_for_callers {
             let promise = WritePromise(Some(self.writer.clone()));
             if pending.is_shared {
-                // The calls that can go on record first, and are written with this one.
+                // Calls that are ready record first, and share one write with this call.
                 yield_now().await;
             }
             promise.fulfil();
@@ -210,15 +210,15 @@ impl Ledger {
         }
     }
 
-    /// Records an event without waiting until it is written. It precedes all later records, and
-    /// takes no room from records that calls wait for: where there is none for it, only its kind is
+    /// Records an event without waiting until it is written. The record precedes all later ones.
+    /// Notes have separate room from records that calls wait for: without room only the kind is
     /// counted.
     pub fn note(&self, event: AuditEvent) {
         self.queue.note(event, stamp(self.started));
     }
 
     /// Records the end of a call or stream whose start is on record, without waiting until it is
-    /// written. It always has room: there are at most as many ends as calls and streams at once.
+    /// written. An end always has room: there are at most as many ends as calls and streams.
     pub fn end(&self, event: AuditEvent) {
         self.queue.end(event, stamp(self.started));
     }

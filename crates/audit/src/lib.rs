@@ -1,11 +1,11 @@
 //! The audit log: every call with its caller and outcome, on the disk before the caller gets a
 //! response (docs/audit.md).
 //!
-//! Many threads record, one at a time writes. A record is text before it enters the [`queue`] of a
-//! [`ledger`]. The [`writer`] takes all waiting records at once and hands them to the [`log`],
-//! which numbers, chains and appends them: in a task of the caller that finds it free
-//! ([`shared_writer`]), while writes are quick; else on the thread of the log. The [`sync_thread`]
-//! syncs beside it. [`verify`] checks a log that it does not trust.
+//! Many threads record; one thread at a time writes. A record is text before it enters the
+//! [`queue`] of a [`ledger`]. The [`writer`] takes all waiting records at once and hands them to
+//! the [`log`], which numbers, chains and appends them. While writes are quick, a task of a caller
+//! writes ([`shared_writer`]); else the thread of the log does. The [`sync_thread`] syncs
+//! meanwhile. [`verify`] checks a log that it does not trust.
 
 #![forbid(unsafe_code)]
 // Untrusted input must not panic; tests may.
@@ -55,8 +55,8 @@ use record::AuditEvent;
 
 pub use ledger::{Ledger, Unrecorded};
 
-/// Target of the log lines that show whether an audit log was truncated, which are worth nothing
-/// unless they are written: no filter leaves them out.
+/// Target of the log lines that show whether an audit log was truncated. No filter leaves these
+/// lines out: they are evidence only if they are always written.
 pub const EVIDENCE: &str = "promptgate::audit::evidence";
 
 /// A handle on the current audit log, cheap to clone. While the log is disabled, it discards every
@@ -81,7 +81,7 @@ pub enum FolderUse {
     /// A folder that another gateway writes into is an error.
     #[default]
     Exclusive,
-    /// A folder that another gateway writes into is replaced by a numbered one beside it.
+    /// A folder that another gateway writes into is replaced by a numbered sibling folder.
     Numbered,
 }
 
@@ -89,7 +89,7 @@ pub enum FolderUse {
 pub enum LogChange {
     /// The log continues.
     Unchanged,
-    /// A different log takes its place; `None` disables the audit log.
+    /// A different log replaces the log; `None` disables the audit log.
     Replaced(Option<Ledger>),
 }
 
@@ -105,8 +105,8 @@ impl Audit {
         Self::open_in(config, FolderUse::Exclusive)
     }
 
-    /// Like [`Audit::open`], for gateways that share a configuration, as those that clients start
-    /// do (`serve --stdio`): each one after the first writes into a numbered folder of its own.
+    /// Like [`Audit::open`], for gateways that share a configuration, such as those started by
+    /// clients (`serve --stdio`): each one after the first writes into a separate, numbered folder.
     ///
     /// # Errors
     /// When no folder can be used, or the folder was written with another key.
@@ -163,8 +163,8 @@ impl Audit {
     }
 
     /// Switches to the log of `next`, with the settings of `config`. The replaced log records the
-    /// events of `change` and `log_replaced`; it ends once all calls have ended that it has records
-    /// of.
+    /// events of `change` and `log_replaced`; it ends once all calls of which it has records have
+    /// ended.
     pub fn apply(&self, next: LogChange, config: Option<&config::Audit>, change: &[AuditEvent]) {
         let LogChange::Replaced(next) = next else {
             if let (Some(ledger), Some(config)) = (self.ledger(), config) {
@@ -193,8 +193,8 @@ impl Audit {
         self.0.ledger.load().as_ref().map(|ledger| ledger.path().to_owned())
     }
 
-    /// Returns the current log. A call holds it until its last record, also when it is replaced
-    /// meanwhile.
+    /// Returns the current log. A call holds the log until its last record, even if the log is
+    /// replaced meanwhile.
     pub fn ledger(&self) -> Option<Arc<Ledger>> {
         self.0.ledger.load_full()
     }
@@ -209,18 +209,18 @@ impl Audit {
         self.0.ledger.load().as_ref().is_some_and(|ledger| ledger.refuses())
     }
 
-    /// Whether records can be written at present; also true while the log is disabled.
+    /// Whether records can be written at present; also true if the log is disabled.
     pub fn is_up(&self) -> bool {
         self.0.ledger.load().as_ref().is_none_or(|ledger| !ledger.is_down())
     }
 
-    /// Returns the size of all segments as they are stored, in bytes; it is counted once a second.
+    /// Returns the stored size of all segments, in bytes; counted once a second.
     pub fn size(&self) -> u64 {
         self.0.ledger.load().as_ref().map_or(0, |ledger| ledger.queue().size().0)
     }
 
-    /// Returns the size at which records are refused, in bytes; `None` where the oldest segments
-    /// leave instead.
+    /// Returns the size at which records are refused, in bytes; `None` if the oldest segments leave
+    /// instead.
     pub fn size_limit(&self) -> Option<u64> {
         self.0.ledger.load().as_ref().and_then(|ledger| ledger.queue().size().1)
     }
@@ -230,39 +230,39 @@ impl Audit {
         self.0.ledger.load().as_ref().map_or(0, |ledger| ledger.queue().waiting().0)
     }
 
-    /// Returns how long the oldest waiting record has waited; zero if none waits.
+    /// Returns how long the oldest waiting record has waited; zero without waiting records.
     pub fn lag(&self) -> Duration {
         self.0.ledger.load().as_ref().and_then(|ledger| ledger.lag()).unwrap_or_default()
     }
 
-    /// Records an event without waiting until it is written. It precedes all later records.
+    /// Records an event without waiting until it is written. The record precedes all later records.
     pub fn note(&self, event: AuditEvent) {
         if let Some(ledger) = self.0.ledger.load().as_ref() {
             ledger.note(event);
         }
     }
 
-    /// Records the end of something whose start is on record ([`Ledger::end`]).
+    /// Records the end of a call or stream whose start is on record ([`Ledger::end`]).
     pub fn end(&self, event: AuditEvent) {
         if let Some(ledger) = self.0.ledger.load().as_ref() {
             ledger.end(event);
         }
     }
 
-    /// Returns a new number for a call, which its records have in common.
+    /// Returns a new number for a call, which all its records share.
     pub fn next_call(&self) -> u64 {
         self.0.calls.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Ends the current log and all replaced ones: writes the waiting records and a checkpoint.
-    /// Blocks, at most for [`CLOSE_TIMEOUT`].
+    /// Ends the current log and all replaced logs: writes the waiting records and a checkpoint.
+    /// Blocks for at most [`CLOSE_TIMEOUT`].
     pub fn close(&self) {
         let until = Instant::now() + CLOSE_TIMEOUT;
         let replaced = std::mem::take(&mut *self.replaced());
         let last = self.ledger().map(|ledger| ledger.queue().clone());
         let queues: Vec<_> =
             last.into_iter().chain(replaced.into_iter().map(|(_, queue)| queue)).collect();
-        // All of them end at the same time.
+        // All logs end at the same time.
         queues.iter().for_each(|queue| queue.close());
         for queue in queues {
             queue.wait_for_end(until.saturating_duration_since(Instant::now()));

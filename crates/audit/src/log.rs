@@ -2,8 +2,8 @@
 //! owns it; the clock is handed in.
 //!
 //! Lines that are written but not synced are kept in memory, so that a segment whose file fails can
-//! be abandoned and the same lines written to a new segment. A file that failed to sync is never
-//! synced again: the system may have discarded what it could not write, and reports that only once.
+//! be abandoned and the same lines written to a new segment. A file whose sync failed is never
+//! synced again: the system may have discarded the unwritten pages, and reports an error only once.
 
 use std::io;
 use std::path::Path;
@@ -35,7 +35,7 @@ pub(crate) struct Log {
     /// `durable`.
     syncing: Option<WritePosition>,
     syncing_lines: Vec<u8>,
-    /// The lines after those, for the next sync.
+    /// The lines after `syncing_lines`, for the next sync.
     unsynced_lines: Vec<u8>,
     /// Why the last segment was abandoned.
     abandon_reason: Option<String>,
@@ -124,7 +124,7 @@ impl Log {
         Ok(log)
     }
 
-    /// Appends records: all of them, or none that counts as written.
+    /// Appends records: all of them, or none counts as written.
     pub(crate) fn append<'a>(
         &mut self,
         records: impl Iterator<Item = (&'a AuditEvent, Stamp)>,
@@ -136,8 +136,8 @@ impl Log {
         })
     }
 
-    /// Appends records as [`Log::append`] does, by one write to the segment and nothing else: a
-    /// caller waits for no more.
+    /// Appends records as [`Log::append`] does, but never starts a segment: a caller waits for one
+    /// write at most.
     pub(crate) fn append_to_segment<'a>(
         &mut self,
         records: impl Iterator<Item = (&'a AuditEvent, Stamp)>,
@@ -148,8 +148,8 @@ impl Log {
         })
     }
 
-    /// Numbers and chains records, and writes them as `write` does, which gets the begin of their
-    /// lines. Where it fails, it was nothing.
+    /// Numbers and chains records, and calls `write` with the offset of their lines. An error of
+    /// `write` restores the head and the unsynced lines.
     fn write<'a>(
         &mut self,
         records: impl Iterator<Item = (&'a AuditEvent, Stamp)>,
@@ -232,7 +232,7 @@ impl Log {
                 self.syncing_lines.clear();
                 Ok(())
             }
-            // The segment was abandoned meanwhile: its lines are written again.
+            // The segment was abandoned during the sync: its lines are written again.
             Ok(()) => {
                 self.requeue_syncing();
                 Ok(())

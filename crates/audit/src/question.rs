@@ -34,7 +34,7 @@ pub enum Question {
     Daily {
         prompts: Vec<String>,
     },
-    /// Entries in front of a place; `None`: the newest.
+    /// Entries before a position; `None`: the newest.
     Find {
         find: Box<Find>,
         limit: usize,
@@ -56,7 +56,7 @@ pub enum Answer {
     /// `None`: there is no audit log.
     Found(Option<SearchResult>),
     Record(Option<Box<LogEntry>>),
-    /// Why there is no answer.
+    /// The reason why the replica has no answer.
     Failed(String),
 }
 
@@ -72,7 +72,7 @@ pub struct Answers {
 /// The answer of one replica.
 #[derive(Debug, Deserialize, Serialize)]
 pub struct ReplicaAnswer {
-    /// Its name; empty if it stands alone.
+    /// The name of the replica; empty if it stands alone.
     pub replica: String,
     pub answer: Answer,
 }
@@ -125,7 +125,7 @@ impl Answers {
         all
     }
 
-    /// Returns what was found in each log, with the name of its replica: the answers to
+    /// Returns the entries that each replica found, with its name: the answers to
     /// [`Question::Find`].
     pub fn found(&self) -> impl Iterator<Item = (&str, &SearchResult)> {
         self.answered.iter().filter_map(|own| match &own.answer {
@@ -187,8 +187,8 @@ impl Answer {
         }
     }
 
-    /// Leaves out what matters least, and says that it is not complete. Returns whether it is
-    /// shorter.
+    /// Leaves out the least important part, and marks the answer as incomplete. Returns whether the
+    /// answer got shorter.
     fn shorten(&mut self) -> bool {
         match self {
             Self::Usage(part) => [2_000, 500, 100].into_iter().any(|keep| part.cut(keep)),

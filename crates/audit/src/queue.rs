@@ -1,13 +1,13 @@
-//! The queue of records between those who record and the log: bounded in bytes. A record without
-//! room is refused or counted, never dropped silently.
+//! The bounded queue (in bytes) of records from callers to the log writer. A record without room is
+//! refused or counted, never dropped silently.
 //!
-//! The log is written in turns ([`Turn`]). The holder of the turn takes all records that wait.
-//! While callers may write, the first of them that finds the turn free takes it; else the thread
-//! does. Nothing that waits is forgotten: the end of each turn looks at the queue again.
+//! The log is written in turns ([`Turn`]). The holder of the turn takes all waiting records. While
+//! callers may write, the first caller that finds the turn free takes it; else the thread does. The
+//! end of each turn checks the queue again, so that no record is left waiting.
 //!
-//! Records have room of three kinds, and none takes that of another: those that calls wait for,
-//! with a fair share for each caller; those that no call waits for (notes); and the ends of
-//! recorded calls and streams, which always fit.
+//! Three kinds of records have separate room: records that calls wait for, with a fair share for
+//! each caller; notes, which no call waits for; and the ends of recorded calls and streams, which
+//! always fit.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -27,7 +27,7 @@ use domain::fair_share::{FairShare, Holder};
 /// The queue, shared by all producers and the writer.
 pub(super) struct Queue {
     state: Mutex<QueueState>,
-    /// Wakes the thread of the log. No other waits here, so that `notify_one` cannot reach a
+    /// Wakes the thread of the log. No other thread waits here, so that `notify_one` cannot reach a
     /// different waiter.
     work: Condvar,
     /// Wakes the threads that wait until the log has ended.
@@ -38,7 +38,7 @@ pub(super) struct Queue {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Turn {
     Free,
-    /// A caller writes, for all that wait.
+    /// A caller writes, for all waiting callers.
     Caller,
     Thread,
 }
@@ -46,10 +46,10 @@ enum Turn {
 /// A record that waits to be written.
 pub(super) struct PendingRecord {
     pub written: oneshot::Receiver<WriteOutcome>,
-    /// Whether the thread was not woken for it: its caller takes the turn, or calls
+    /// Whether the thread was not woken for the record: its caller takes the turn, or calls
     /// [`Queue::wake_for_waiting`].
     pub is_for_callers: bool,
-    /// Whether its caller does well to let others that are ready record first.
+    /// Whether the caller should first let other ready callers record.
     pub is_shared: bool,
 }
 
@@ -77,35 +77,35 @@ pub(super) struct QueueEntry {
 /// The outcome of writing a record.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum WriteOutcome {
-    /// It is written.
+    /// The record is written.
     Written,
-    /// It is not known to be on the disk, and will be written again.
+    /// The record is not known to be on the disk, and will be written again.
     Late,
 }
 
 /// The room that a record takes.
 enum Room {
-    /// That of records that calls wait for.
+    /// The room of records that calls wait for.
     Call(Holder),
-    /// That of a note: a record that no call waits for.
+    /// The room of notes: records that no call waits for.
     Note,
-    /// None: the end of something whose start is on record.
+    /// No room: the end of a call or stream whose start is on record.
     End,
 }
 
-/// The records without room by their kinds, of which there are few.
+/// The records without room by kind; there are few kinds.
 pub(super) type OmittedNotes = BTreeMap<&'static str, Gap>;
 
-/// The room of notes: this part of the limit, beside it.
+/// The room of notes as a part of the limit, to which it is added.
 const NOTES: usize = 4;
 
-/// Turns for one caller after which callers no longer wait for others.
+/// Turns in a row for a single caller, after which callers no longer wait for others.
 const LONELY: u32 = 64;
 
-/// How long the thread waits at once for something without a time.
+/// The longest time that the thread waits without a deadline.
 const LONG: Duration = Duration::from_secs(3600);
 
-/// Entries up to which debug builds check all of them after each change.
+/// The number of entries up to which debug builds check all of them after each change.
 const MAX_CHECKED: usize = 256;
 
 struct QueueState {
@@ -177,7 +177,7 @@ pub(super) struct Work {
 /// The side that takes records out of the queue.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Intake {
-    /// Callers, and the thread those that callers have left.
+    /// Callers; the thread takes the records that callers have left.
     ByCallers,
     /// The thread.
     ByThread,
@@ -305,7 +305,7 @@ impl Queue {
     }
 
     /// Takes the turn for a caller, with all records that wait. Returns `None` if there are none,
-    /// or another writes: that one takes them.
+    /// or another holder has the turn: that holder takes them.
     pub(super) fn take_turn(&self) -> Option<Vec<QueueEntry>> {
         let mut state = self.lock();
         if state.turn != Turn::Free || state.entries.is_empty() {
@@ -343,7 +343,7 @@ impl Queue {
         None
     }
 
-    /// Puts records that a caller could not write back to their place.
+    /// Puts records that a caller could not write back at the front.
     pub(super) fn put_back(&self, entries: Vec<QueueEntry>) {
         let mut state = self.lock();
         let later = state.take_entries();
@@ -351,7 +351,7 @@ impl Queue {
         state.debug_assert_invariants();
     }
 
-    /// Wakes the thread for records that no caller will write: theirs are gone.
+    /// Wakes the thread for records whose callers are gone.
     pub(super) fn wake_for_waiting(&self) {
         let state = self.lock();
         if !state.entries.is_empty() {
@@ -372,8 +372,8 @@ impl Queue {
         self.wake(state);
     }
 
-    /// Adds the end of something whose start is on record. In refuse mode it always fits: nothing
-    /// starts without a record.
+    /// Adds the end of a call or stream whose start is on record. In refuse mode the end always
+    /// fits: no call starts without a record.
     pub(super) fn end(&self, event: AuditEvent, stamp: Stamp) {
         let mut state = self.lock();
         if state.settings.degrades && state.end_bytes + event.size() > state.settings.limit {
@@ -429,8 +429,8 @@ impl Queue {
         drop(
             self.wait_while(timeout, |state| state.turn == Turn::Caller || !state.has_work(takes)),
         );
-        // The thread would otherwise take the core of one that serves calls, for a group of one
-        // record.
+        // Yields first: the thread would otherwise take the core of a thread that serves calls, to
+        // write a single record.
         yield_now();
         self.lock().is_thread_due = true;
         let mut state = loop {
@@ -570,7 +570,7 @@ impl WriterSettings {
 }
 
 impl QueueEntry {
-    /// Returns its records in their order.
+    /// Returns the records of the entry in their order.
     pub(super) fn events(&self) -> impl Iterator<Item = (&AuditEvent, Stamp)> {
         self.before.iter().chain([&self.event]).map(|event| (event, self.stamp))
     }
@@ -608,7 +608,7 @@ impl QueueState {
         self.taken_since.or_else(|| self.entries.first().map(|entry| entry.stamp.up))
     }
 
-    /// A disk that hangs is as bad as one that fails.
+    /// Whether the log is down: writing fails, or takes longer than the timeout.
     fn is_down_at(&self, up: Duration) -> bool {
         let waits = |since| up.saturating_sub(since) > self.settings.timeout;
         self.is_down || self.oldest().is_some_and(waits)

@@ -23,7 +23,7 @@ pub struct AuditEvent {
 /// The limit of a line, in bytes, including its line feed (docs/audit.md).
 pub(crate) const MAX_LINE: usize = 16 << 10;
 
-/// Bytes of a line beside the members of its event, approximately.
+/// Bytes of a line in addition to the members of its event, approximately.
 const OWN_MEMBERS: usize = 240;
 
 /// The limit of the members of an event, in bytes. The rest of a line is far shorter than the KiB
@@ -33,8 +33,8 @@ const MAX_MEMBERS: usize = MAX_LINE - 1024;
 /// The limit of the text of one member, in bytes as written.
 const MAX_TEXT: usize = 1024;
 
-/// The limit of nesting when a record is read back. Records are nearly flat; a deeper line is not
-/// one.
+/// The limit of nesting when a record is read back. Records are nearly flat; a deeper line is not a
+/// record.
 pub(crate) const MAX_DEPTH: usize = 16;
 
 impl AuditEvent {
@@ -56,7 +56,7 @@ impl AuditEvent {
         self.long_text(name, text, MAX_TEXT)
     }
 
-    /// Adds an untrusted text with a limit of its own, in bytes as written.
+    /// Adds an untrusted text, truncated after `limit` bytes as written.
     pub fn long_text(mut self, name: &'static str, text: &str, limit: usize) -> Self {
         let before = self.members.len();
         self.name(name);
@@ -77,8 +77,8 @@ impl AuditEvent {
         self.json(name, &number.to_string())
     }
 
-    /// Adds a value that the gateway has written as ASCII JSON. Without room it is left out, and
-    /// the record is marked as truncated.
+    /// Adds a value that the gateway has written as ASCII JSON. Without room the value is left out,
+    /// and the record is marked as truncated.
     pub fn json(mut self, name: &'static str, value: &str) -> Self {
         let before = self.members.len();
         self.name(name);

@@ -31,22 +31,22 @@ pub(crate) struct Recovered {
     pub headers: Option<Digest>,
     /// Bytes after the last complete record, which were moved to a `.torn` file.
     pub torn: u64,
-    /// Files with names of segments that are none, which were renamed.
+    /// Files with names of segments that are not segments, which were renamed.
     pub aside: Vec<SetAside>,
 }
 
 /// A file that had the name of a segment, such as one that was truncated while it was written.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct SetAside {
-    /// Its name now.
+    /// The new name of the file.
     pub name: String,
-    /// Its length, in bytes.
+    /// The length of the file, in bytes.
     pub bytes: u64,
-    /// The number of the last record in it; 0 if it has none.
+    /// The number of the last record in the file; 0 if it has no record.
     pub last_seq: u64,
 }
 
-/// Finds the end of the log in a folder. Files that are no segments are set aside, and all bytes
+/// Finds the end of the log in a folder. Files that are not segments are set aside, and all bytes
 /// after the last complete record are moved to a `.torn` file.
 pub(crate) fn recover(folder: &LogFolder, keys: &Keys) -> io::Result<Recovered> {
     let boot = hex(&random::<8>());
@@ -121,7 +121,7 @@ fn set_aside_strangers(folder: &LogFolder) -> io::Result<Vec<SetAside>> {
             Err(error) if error.kind() == io::ErrorKind::InvalidData => {
                 let text = disk::read(&folder.path().join(&name))?;
                 let lines = text.split(|&byte| byte == b'\n').filter_map(RecordLine::read);
-                // Nothing in it is authenticated: a number beyond any real log is none.
+                // The file is not authenticated: a number beyond any real log is ignored.
                 let seqs = lines.filter_map(|line| line.seq()).filter(|seq| *seq < MAX_LOST);
                 let last_seq = seqs.max().unwrap_or_default();
                 let name = folder.set_aside(&name)?;
@@ -133,8 +133,8 @@ fn set_aside_strangers(folder: &LogFolder) -> io::Result<Vec<SetAside>> {
     Ok(aside)
 }
 
-/// Sequence numbers from here on are not believed of a file that was set aside: a million records a
-/// second for thirty years come to less.
+/// The limit of sequence numbers that are believed of a file that was set aside: a million records
+/// a second for thirty years come to less.
 const MAX_LOST: u64 = 1 << 50;
 
 /// Reads the header of a segment.
@@ -144,7 +144,7 @@ pub(crate) fn read_header(folder: &Path, number: u64) -> io::Result<SegmentHeade
     header.ok_or_else(|| invalid_segment(&segment_name(number), "has no header"))
 }
 
-/// Returns the time in the header of a segment: that at which the one before it was closed.
+/// Returns the time in the header of a segment, at which the segment before was closed.
 pub(crate) fn header_time(folder: &Path, number: u64) -> io::Result<SystemTime> {
     let line = first_line_of(folder, number)?;
     let time = first_line(&line).and_then(|line| line.string("time"));
@@ -165,16 +165,16 @@ fn first_line(text: &[u8]) -> Option<RecordLine<'_>> {
     RecordLine::read(text.split(|&b| b == b'\n').next()?)
 }
 
-/// The end of a segment: behind the last complete line, of which this is the record.
+/// The end of a segment: the position behind its last complete line.
 struct SegmentEnd {
-    /// In bytes from the start of the file.
+    /// The offset from the start of the file, in bytes.
     offset: u64,
-    /// `None` if that line is no record.
+    /// The record of that line; `None` if the line is not a record.
     last: Option<Head>,
 }
 
-/// Finds the last complete line from the end: a crash of the system may leave more than one
-/// incomplete line. Reads more than [`TAIL`] bytes only where these have none.
+/// Finds the last complete line, searching from the end: a system crash may leave more than one
+/// incomplete line. Reads beyond [`TAIL`] bytes only if they have no complete line.
 fn find_end(file: &mut SegmentReader) -> io::Result<SegmentEnd> {
     let length = file.length()?;
     let mut tail = TAIL;
@@ -186,7 +186,7 @@ fn find_end(file: &mut SegmentReader) -> io::Result<SegmentEnd> {
         let mut end = text.iter().rposition(|&b| b == b'\n').map_or(0, |at| at + 1);
         while end > 0 {
             let last = start_of_last_line(&text[..end]);
-            // A line that begins before the part that was read is not known yet.
+            // The line may begin before the part that was read.
             let is_whole = last > 0 || start == 0;
             if let Some(line) = RecordLine::read(&text[last..end - 1]).filter(|_| is_whole) {
                 let head = line.seq().map(|seq| Head { seq, mac: line.mac, ..Head::default() });

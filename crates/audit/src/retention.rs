@@ -15,7 +15,7 @@ use super::recover::header_time;
 /// The state of removals.
 #[derive(Debug, Default)]
 pub(super) struct Retention {
-    /// The segment whose removal was recorded last: it may be there still.
+    /// The segment whose removal was recorded last; its file may still exist.
     recorded: Option<u64>,
     /// Why a segment could not be removed, as it was logged last.
     error: Option<String>,
@@ -23,14 +23,14 @@ pub(super) struct Retention {
     old_since: Option<Duration>,
 }
 
-/// The time that the clock must agree: where it is set wrong for a moment, nothing leaves.
+/// The time for which a segment must stay too old: a clock that is wrong briefly removes nothing.
 const WRONG_CLOCK: Duration = Duration::from_secs(600);
 
 impl Retention {
     /// Removes the oldest segments that must leave. Each removal is on the disk as a record with a
     /// signature, which is added to `signed`, before the file is removed, so that an auditor
     /// without the secret can believe it. A segment that cannot be removed stays, and is tried
-    /// again at the next call: records can be written all the same.
+    /// again at the next call: records can still be written.
     pub(super) fn remove_surplus(
         &mut self,
         log: &mut Log,

@@ -1,4 +1,4 @@
-//! Reads segments, plain and compressed, by the same offsets: those of their text.
+//! Reads plain and compressed segments by the same offsets: the offsets of their text.
 //!
 //! A compressed segment is a row of gzip members (RFC 1952), each with [`BLOCK`] bytes of text but
 //! the last. The extra field of a member has its length, so that a place is found without
@@ -135,7 +135,7 @@ impl Blocks {
             return Err(damaged());
         }
         let mut blocks = Self { length: 0, position: 0, cached: None, starts };
-        // Only the last member may be shorter.
+        // Every member but the last has `BLOCK` bytes.
         if let Some(last) = blocks.starts.len().checked_sub(2) {
             let mut size = [0; 4];
             file.seek(SeekFrom::Start(end - 4))?;

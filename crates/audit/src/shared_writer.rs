@@ -1,5 +1,5 @@
-//! The writer of a log as its callers and its thread share it: the queue gives the turn to one of
-//! them at a time.
+//! Shares the writer of a log between its callers and its thread: the queue gives the turn to one
+//! of them at a time.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -30,7 +30,7 @@ impl Drop for CloseOnPanic<'_> {
     }
 }
 
-/// Groups that one caller writes for others, before the thread takes its turn.
+/// The limit of groups that one caller writes for others before the thread takes its turn.
 const MAX_GROUPS: usize = 16;
 
 impl SharedWriter {
@@ -66,8 +66,8 @@ impl SharedWriter {
         self.queue.wake_for_waiting();
     }
 
-    /// Writes all records that wait on the thread of a caller, unless another writes them. At most
-    /// one caller is here at a time, for as long as the disk takes.
+    /// Writes all waiting records on the thread of a caller, unless another thread writes them. At
+    /// most one caller is here at a time, for as long as the disk takes.
     pub(super) fn write_waiting(&self) {
         let Some(mut group) = self.queue.take_turn() else {
             return;

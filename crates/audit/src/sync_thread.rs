@@ -1,5 +1,5 @@
-//! The thread that syncs segments beside the writer, so that no record waits until the disk has
-//! the records before it.
+//! The thread that syncs segments while the writer appends, so that no record waits until the disk
+//! has the records before it.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};

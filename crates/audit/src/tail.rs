@@ -1,5 +1,5 @@
-//! Reads the lines of a log in their order, also while they are written. It locks nothing, and
-//! checks no keys: [`verify`](super::verify) does that.
+//! Reads the lines of a log in their order, also while they are written. The reader locks nothing,
+//! and checks no keys: [`verify`](super::verify) does that.
 
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -73,8 +73,8 @@ impl Tail {
             let Some(next) = self.next_segment()? else {
                 return Ok(true);
             };
-            // The writer is done with a segment before the next one exists: what it wrote last is
-            // read first.
+            // The writer has finished a segment before the next one exists, so the rest of the
+            // present segment is read first.
             if self.read_part(&mut each)? == 0 {
                 self.position = Position { segment: next, offset: 0 };
             }
@@ -94,7 +94,7 @@ impl Tail {
         let part = &part[..length];
         let complete = match part.iter().rposition(|&byte| byte == b'\n') {
             Some(last) => last + 1,
-            // No line is that long: the rest of an abandoned segment, or not a segment at all.
+            // No line is that long: the text is the rest of an abandoned segment, or no segment.
             None if length > MAX_LINE => length,
             None => 0,
         };

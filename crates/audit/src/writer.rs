@@ -1,6 +1,6 @@
 //! The writer of a log, which [`SharedWriter`](super::shared_writer) gives to one thread at a time.
-//! It appends all records that wait at once, and hands syncs to the sync thread. A caller that
-//! writes does nothing else: all that may block is left to the thread of the log.
+//! It appends all waiting records at once, and hands syncs to the sync thread. On the thread of a
+//! caller the writer only appends: all work that may block is left to the thread of the log.
 
 use std::io;
 use std::sync::Arc;
@@ -33,10 +33,10 @@ pub(super) struct LogWriter {
     outage: Option<Outage>,
     /// Whether the last write was done within [`QUICK_WRITE`].
     was_quick: bool,
-    /// The last producer is gone: the writer ends once everything is written.
+    /// Whether the last producer is gone: the writer ends once everything is written.
     draining: bool,
-    /// Checkpoints that are not known to be on the disk. They are logged only then: a checkpoint
-    /// that is kept elsewhere must not be missing here.
+    /// Checkpoints that are not known to be on the disk. They are logged only once they are on the
+    /// disk: a checkpoint that is kept elsewhere must not be missing here.
     signed: Vec<Checkpoint>,
     synced_at: Duration,
     /// When the checks of each [`TICK`] were done last.
@@ -101,7 +101,7 @@ impl LogWriter {
         self.go_down_on_error(started, (self.clock)());
     }
 
-    /// Writes what waits, and does what is due. Returns whether this was the last turn.
+    /// Writes the waiting records, and does the due work. Returns whether this was the last turn.
     pub(super) fn take_turn(&mut self, work: Work) -> bool {
         let now = (self.clock)();
         if let Some(settings) = work.settings {
@@ -129,7 +129,7 @@ impl LogWriter {
         closing || (self.draining && self.outage.is_none())
     }
 
-    /// Writes records on the thread of a caller. Where that fails, they go back to the queue.
+    /// Writes records on the thread of a caller. On failure the records return to the queue.
     pub(super) fn write_for_callers(&mut self, entries: Vec<QueueEntry>) -> TurnEnd {
         let begin = (self.clock)();
         if self.log.append_to_segment(entries.iter().flat_map(QueueEntry::events)).is_err() {
@@ -415,14 +415,14 @@ impl LogWriter {
     }
 }
 
-/// Answers those who wait for records.
+/// Sends the outcome to the callers that wait for records.
 fn answer(entries: Vec<QueueEntry>, outcome: WriteOutcome) {
     for written in entries.into_iter().filter_map(|entry| entry.written) {
         let _ = written.send(outcome);
     }
 }
 
-/// Returns the record of notes that had no room: of what kind, and how many.
+/// Returns the record of the notes of one kind that had no room, with their number.
 fn omitted_event(kind: &str, gap: &Gap) -> AuditEvent {
     AuditEvent::new("omitted")
         .text("of", kind)

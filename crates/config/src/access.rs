@@ -18,19 +18,19 @@ use domain::method::Method;
 use domain::name::UpstreamId;
 use domain::rights::NO_RULE;
 
-/// The compiled rules and policies. A call that none of them allows is denied.
+/// The compiled rules and policies. A call that no rule or policy allows is denied.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Access {
     pub rules: RuleSet,
     /// The rules in the order of the file, as they were written.
     pub written: Vec<Rule>,
-    /// Whether `cedar = ""` says that there is none.
+    /// Whether `cedar = ""` explicitly disables the file of policies.
     pub is_fileless_by_choice: bool,
 }
 
 impl Access {
-    /// Reads `[[access.rules]]` from a text that has nothing else, as they would be in the file of
-    /// `config`. The policies of a Cedar file stay.
+    /// Reads `[[access.rules]]` from a text without other tables, as part of the file of `config`.
+    /// The policies of a Cedar file stay.
     ///
     /// # Errors
     /// All mistakes in the rules.
@@ -122,8 +122,8 @@ prompts, such as ["draft-*"]: Patterns of raw names, and of the paths of skills,
 states, such as ["approved"]: States of approval. Not set: all. See docs/approvals.md#states.
 "#;
 
-/// Reads the name of a rule: one that no earlier rule has, and that stands for nothing else in a
-/// decision, where names are listed with commas.
+/// Reads the name of a rule: unique, not "none", and without the commas that separate the names in
+/// a decision.
 fn rule_name(table: &mut Section<'_>, earlier: &RuleSet) -> Option<String> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
     let name =
@@ -161,8 +161,8 @@ fn read_rule(
     Rule { effect, methods, callers, upstreams, prompts, states }
 }
 
-/// Reads the callers of a rule. A rule that names none is for every authenticated caller, or for
-/// every caller where no authentication is configured.
+/// Reads the callers of a rule. A rule without callers applies to every authenticated caller, or to
+/// every caller if no authentication is configured.
 fn rule_callers(table: &mut Section<'_>, auth: &Auth) -> RuleCallers {
     let groups = table.texts("groups");
     let ids = table.texts("callers");

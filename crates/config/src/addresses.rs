@@ -1,5 +1,5 @@
-//! The few keys that a client of a running gateway needs, read without the rest: it works while the
-//! file has mistakes elsewhere, and needs no secrets.
+//! The few keys that a client of a running gateway needs, read without the rest: the file may have
+//! mistakes elsewhere, and secrets are not needed.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -23,13 +23,13 @@ pub struct Addresses {
     pub naming: Naming,
     /// Ids of the upstreams.
     pub upstreams: Vec<String>,
-    /// Prefixes of the upstreams that set their own, by id.
+    /// Prefixes of the upstreams that set `prefix`, by id.
     pub prefixes: BTreeMap<String, Prefix>,
     /// Names of the views.
     pub views: Vec<String>,
     /// Whether requests need a credential.
     pub needs_credential: bool,
-    /// Mistakes in these keys, or that the file is not TOML; the defaults count instead.
+    /// Mistakes in these keys, or that the file is not TOML; the defaults apply instead.
     pub mistakes: Option<ConfigError>,
 }
 

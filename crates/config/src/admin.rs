@@ -116,7 +116,7 @@ impl Admin {
     }
 }
 
-/// Address of the admin API where the file names none: not the port of Prometheus.
+/// Address of the admin API if the file names no address: not the port of Prometheus.
 pub(super) const DEFAULT_LISTEN: SocketAddr =
     SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9877);
 
@@ -161,7 +161,7 @@ fn digest(token: &Secret) -> [u8; 32] {
     seal::sha256(token.expose().as_bytes())
 }
 
-/// Names that records have for visitors without a name.
+/// Names that records use for visitors without a name.
 const NAMELESS: [&str; 3] = ["token", "local", "admin"];
 
 /// Longest name of a token, in bytes.
@@ -193,7 +193,7 @@ fn read_tokens(section: &mut Section<'_>, shared: Option<&Secret>) -> BTreeMap<S
     tokens
 }
 
-/// Reads the folder of the usage index; `None` if there is none.
+/// Reads the folder of the usage index; `None` if the index is disabled.
 pub(super) fn usage_path(section: &mut Section<'_>) -> Option<PathBuf> {
     section.file_or("path", "usage")
 }

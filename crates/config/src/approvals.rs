@@ -69,7 +69,7 @@ table! {
     }
 }
 
-/// Arguments with which a text is asked for, to be approved.
+/// Arguments of a text that is requested for approval.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Probe {
     /// Public name.
@@ -145,7 +145,7 @@ pub(super) fn store(section: &mut Section<'_>) -> LockStore {
     LockStore::at(section.beside(&lock))
 }
 
-/// Reads the lock file, so that a change of it is a change of the configuration.
+/// Reads the lock file as part of the configuration, so that a changed lock file causes a reload.
 fn read_lock(section: &Section<'_>, store: &LockStore) -> Lock {
     let read = section.read_file(store.path().to_owned());
     store.parse(read).unwrap_or_else(|error| {

@@ -116,8 +116,8 @@ const KEY_VARIABLE: &str = "PROMPTGATE_AUDIT_KEY";
 const KEY_FILE: &str = "audit.key";
 
 impl Audit {
-    /// Returns the configured key, or else the key in `audit.key` beside the configuration file;
-    /// `None` if there is neither. Blocks.
+    /// Returns the configured key, or else the key in `audit.key` next to the configuration file;
+    /// `None` without a key. Blocks.
     ///
     /// # Errors
     /// If the file cannot be read, holds no valid key, or is in the directory of the log: there the
@@ -148,7 +148,7 @@ impl Audit {
         self.path == other.path && self.key == other.key && self.key_file == other.key_file
     }
 
-    /// Generates a key and stores it in `audit.key` beside the configuration file. If the file
+    /// Generates a key and stores it in `audit.key` next to the configuration file. If the file
     /// exists by now, its key is used. Returns the key and the path of the file. Blocks.
     ///
     /// # Errors

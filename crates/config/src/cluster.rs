@@ -85,7 +85,7 @@ pub struct StoreCredential {
 /// The behaviour at the start when the store cannot be reached.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum OnMissing {
-    /// The replica serves, and limits count what reaches it alone.
+    /// The replica serves, and limits count only the requests that reach this replica.
     Alone,
     /// The gateway does not start.
     Refuse,
@@ -94,7 +94,7 @@ pub enum OnMissing {
 /// The treatment of requests that a limit counts while the store cannot be reached.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum OnStoreFailure {
-    /// Each replica counts for itself, with its share of the limit.
+    /// Each replica counts separately, with its share of the limit.
     Local,
     Refuse,
 }

@@ -9,18 +9,18 @@ use base::platform::sleep;
 use base::seal;
 use base::seal::hex::hex;
 
-/// The beginning of the name of a file that is not whole yet.
+/// The prefix of the names of incomplete files.
 pub const UNFINISHED: &str = ".unfinished-";
 
-/// Returns the name of the file that an unfinished one was for; `None` for another file.
+/// Returns the name of the file that an unfinished file is to replace; `None` for another file.
 pub fn target_of(unfinished: &str) -> Option<&str> {
     Some(unfinished.strip_prefix(UNFINISHED)?.split_once('-')?.1)
 }
 
-/// Replaces a file by way of an unfinished one beside it, so that a reader, or a crash at any
-/// moment, finds the old content or the new one. It is on the disk afterwards, with the permissions
-/// that it had; `readers` are those of a file that was not there before. The unfinished file has a
-/// new name that others cannot know: a link there would be written through.
+/// Replaces a file by renaming an unfinished file in the same folder, so that a reader, or a crash
+/// at any moment, finds the old or the new content. On return the new content is on the disk, with
+/// the mode of the old file, or `readers` if the file is new. The unfinished file has a random
+/// name, because writing to a predictable name could follow a planted link.
 ///
 /// # Errors
 /// When the unfinished file cannot be written or take the place of the other.
@@ -43,7 +43,7 @@ pub fn replace(target: &Path, content: impl AsRef<[u8]>, readers: Readers) -> io
     write().inspect_err(|_| {
         let _ = disk::remove_file(&unfinished);
     })?;
-    // A rename is on the disk with its folder. Some file systems cannot sync folders.
+    // A rename is durable once its folder is synced. Some file systems cannot sync folders.
     let _ = disk::sync_folder(folder);
     Ok(())
 }
@@ -51,7 +51,7 @@ pub fn replace(target: &Path, content: impl AsRef<[u8]>, readers: Readers) -> io
 /// The time between two attempts to lock a file.
 const LOCK_POLL: Duration = Duration::from_millis(10);
 
-/// Opens a file that keeps other processes out until it is closed; creates it if there is none. A
+/// Opens and locks a file, creating it if needed, to keep other processes out until it is closed. A
 /// link in its place is an error. Blocks for at most `patience`.
 ///
 /// # Errors

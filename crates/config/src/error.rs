@@ -6,7 +6,7 @@ use std::fmt;
 
 use super::SourceFile;
 
-/// One mistake: where it is, what is wrong and what is allowed.
+/// One mistake: its key, its line and a message with the allowed values.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Mistake {
     /// Dotted key; `""` for a mistake in the file as a whole.
@@ -33,7 +33,7 @@ pub struct ConfigError {
     /// The file, as named on the command line.
     pub file: String,
     pub mistakes: Vec<Mistake>,
-    /// The other files that were read with it: the mistake may be in one of them.
+    /// The other files that were read with `file`: the mistake may be in one of them.
     pub files: Vec<SourceFile>,
 }
 
@@ -76,8 +76,8 @@ impl Mistakes {
         self.add(key, message);
     }
 
-    /// Removes the mistakes of secrets below the dotted `table` that are not set, with those that
-    /// the tables around them have for want of the secret.
+    /// Removes the mistakes of unset secrets below the dotted `table`, and the mistakes that the
+    /// missing secrets cause in the tables around them.
     pub(super) fn excuse_unset(&self, table: &str) {
         let is_below = |key: &str| key.strip_prefix(table).is_some_and(|key| key.starts_with('.'));
         let unset = self.unset.borrow();

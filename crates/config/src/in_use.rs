@@ -1,4 +1,4 @@
-//! The values in use, key by key, for people: each with its origin, and secrets hidden.
+//! The values in use, key by key, for display: each with its origin, and secrets hidden.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::LazyLock;
@@ -28,16 +28,16 @@ pub(super) struct SettingChange {
     pub after: Option<String>,
 }
 
-/// Placeholder of a value that is not read here.
+/// Placeholder of a hidden value.
 const HIDDEN: &str = "(hidden)";
 
-/// Placeholder of a default that the schema does not know.
+/// Placeholder of a default that the schema does not contain.
 const NOT_SET: &str = "(default)";
 
-/// The tables whose values are texts of any name, which often hold secrets.
+/// The tables with texts under arbitrary names, which often hold secrets.
 const OPEN_TABLES: [&str; 2] = ["headers", "env"];
 
-/// The keys whose values hold secrets, or may.
+/// The keys whose values hold or may hold secrets.
 const SECRET_KEYS: [&str; 3] = ["value", "hash", "preset"];
 
 /// Returns the keys of a file and of the environment, and the defaults of the keys that neither
@@ -102,7 +102,7 @@ pub(super) fn changes(before: &[Setting], after: &[Setting]) -> Vec<SettingChang
 enum SettingPlace {
     /// Under a key of the reference.
     Known,
-    /// In a table of texts of any name, which often hold secrets.
+    /// In a table with texts under arbitrary names, which often hold secrets.
     Open,
 }
 
@@ -153,7 +153,7 @@ fn write_value(value: &Value, key: &str, place: SettingPlace, out: &mut BTreeMap
     }
 }
 
-/// Whether a table says where a secret comes from.
+/// Whether a table names the source of a secret.
 fn is_source(table: &Map<String, Value>) -> bool {
     table.len() == 1
         && ["env", "file"].iter().any(|key| table.get(*key).is_some_and(|value| !is_table(value)))
@@ -178,7 +178,7 @@ fn text(value: &Value) -> String {
     }
 }
 
-/// A URL behind its scheme, without user information and without its query, which often hold a key.
+/// Returns a URL behind its scheme without user information and query, which often hold a key.
 fn without_keys(url: &str) -> String {
     let (url, query) = match url.split_once('?') {
         Some((url, _)) => (url, format!("?{HIDDEN}")),
@@ -191,7 +191,7 @@ fn without_keys(url: &str) -> String {
     }
 }
 
-/// The defaults of the keys that stand in tables of fixed names, as the schema describes them.
+/// The defaults of the keys in tables with fixed names, from the schema.
 static DEFAULTS: LazyLock<Vec<(String, String)>> = LazyLock::new(|| {
     let mut defaults = Vec::new();
     collect_defaults(&Config::schema(), "", &mut defaults);
@@ -205,10 +205,10 @@ fn collect_defaults(schema: &serde_json::Value, path: &str, out: &mut Vec<(Strin
             serde_json::Value::Null if member["properties"].is_object() => {
                 collect_defaults(member, &key, out);
             }
-            // Other tables have names or numbers of their own, or hold secrets.
+            // Other tables have arbitrary names or are arrays, or hold secrets.
             serde_json::Value::Null if !is_value(member) => {}
             serde_json::Value::Null => out.push((key, NOT_SET.to_owned())),
-            // It names where a secret comes from.
+            // The default names the source of a secret.
             serde_json::Value::Object(_) => {}
             serde_json::Value::String(text) => out.push((key, text.clone())),
             serde_json::Value::Array(items) => out.push((key, list(items))),

@@ -22,7 +22,7 @@ pub const LATEST: &str = "latest";
 /// Largest number of a version: people count them.
 pub const MAX_VERSION: u32 = 999_999;
 
-/// Longest name of a label, in characters: it is a part of a prompt's name.
+/// Longest name of a label, in characters: the label is a part of a prompt's name.
 const MAX_LABEL: usize = 64;
 
 /// Largest file, in bytes.
@@ -88,8 +88,8 @@ impl std::fmt::Display for LabelsMistake {
     }
 }
 
-/// Whether a text can name a label: 1 to 64 characters of `A-Z`, `a-z`, `0-9`, `.`, `_` and `-`,
-/// not digits alone, which are versions, and not [`LATEST`].
+/// Whether a text is a valid label: 1 to 64 characters of `A-Z`, `a-z`, `0-9`, `.`, `_` and `-`,
+/// not only digits (a version), and not [`LATEST`].
 pub fn is_label(text: &str) -> bool {
     let is_allowed = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     (1..=MAX_LABEL).contains(&text.len())
@@ -147,8 +147,8 @@ impl LabelFile {
         Ok(())
     }
 
-    /// The tag of the labels of one prompt: a move is of what was seen. The tag of a missing file
-    /// differs.
+    /// Returns the tag of the labels of one prompt, by which a move detects a conflict. The tag of
+    /// a missing file differs.
     pub fn tag(&self, prompt: &str) -> String {
         let labels = self.prompts.get(prompt);
         let has_any = !self.prompts.is_empty();
@@ -173,7 +173,7 @@ impl LabelFile {
     }
 }
 
-/// A place, and what is wrong there.
+/// The place of a mistake, and its description.
 type Misread = (Option<Range<usize>>, String);
 
 fn misread(item: &Item, what: &str) -> Misread {
@@ -183,7 +183,7 @@ fn misread(item: &Item, what: &str) -> Misread {
 /// Returns the text of the file after a move, and the version that the label named before.
 ///
 /// # Errors
-/// Why it is refused.
+/// The reason why the move is refused.
 pub fn moved(text: &str, wanted: &LabelMove) -> Result<(String, Option<u32>), String> {
     let labels = LabelFile::parse(text).map_err(|mistake| mistake.to_string())?;
     let from = labels.check(wanted)?;
@@ -193,7 +193,7 @@ pub fn moved(text: &str, wanted: &LabelMove) -> Result<(String, Option<u32>), St
     let table = table.as_table_like_mut().ok_or("its labels are no table")?;
     set_number(table, label, *version);
     let text = document.to_string();
-    // A text that is written must be read again.
+    // The new text must be readable again.
     LabelFile::parse(&text).map_err(|mistake| mistake.to_string())?;
     if text.len() > MAX_LABELS_FILE {
         return Err(format!("{LABELS_FILE} would be larger than 1 MiB"));
@@ -201,7 +201,7 @@ pub fn moved(text: &str, wanted: &LabelMove) -> Result<(String, Option<u32>), St
     Ok((text, from))
 }
 
-/// Sets a number where it stands, with the comment behind it.
+/// Sets a number in place, with the comment behind it.
 fn set_number(table: &mut dyn TableLike, label: &str, version: u32) {
     let decor = table.get(label).and_then(Item::as_value).map(|old| old.decor().clone());
     let mut item = value(i64::from(version));
@@ -211,7 +211,7 @@ fn set_number(table: &mut dyn TableLike, label: &str, version: u32) {
     table.insert(label, item);
 }
 
-/// Reads the file of a library; that of one without labels is empty.
+/// Reads the labels file of a library; an absent file is empty.
 fn read(path: &Path) -> io::Result<String> {
     let text = match disk::read_to_string(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
@@ -224,11 +224,10 @@ fn read(path: &Path) -> io::Result<String> {
 }
 
 /// Moves a label in the file of a library's folder, and returns the version that it named before.
-/// `tag` is [`LabelFile::tag`] of the labels that
-/// the person saw; `None` for those that are there. Blocks.
+/// `tag` is the [`LabelFile::tag`] that the person saw; `None` skips this check. Blocks.
 ///
 /// # Errors
-/// The labels are others by now, the move is refused, or the file cannot be written.
+/// The labels have changed since, the move is refused, or the file cannot be written.
 pub fn move_label(
     folder: &Path,
     wanted: &LabelMove,
@@ -236,7 +235,7 @@ pub fn move_label(
 ) -> Result<Option<u32>, MoveError> {
     let path = folder.join(LABELS_FILE);
     let failed = |error| MoveError::File { path: path.clone(), error };
-    // One process at a time; released when it is closed, also by a crash.
+    // One process at a time; the lock is released when the file is closed, also by a crash.
     let _writer = hold(folder).map_err(failed)?;
     let text = read(&path).map_err(failed)?;
     let seen = LabelFile::parse(&text).map(|labels| labels.tag(&wanted.prompt));

@@ -112,27 +112,27 @@ pub struct Config {
     pub listing: Listing,
     /// Bounds on the accounts of callers at upstreams.
     pub accounts: AccountLimits,
-    /// How sign-ins of the operator are kept; `None` without `server.seal_key`.
+    /// The folder, keys and lifetime of operator sign-ins; `None` without `server.seal_key`.
     pub logins: Option<Arc<Logins>>,
-    /// The upstreams that are not enabled. Other tables may name them, without effect.
+    /// The disabled upstreams. Other tables may name them, without effect.
     pub disabled_upstreams: Vec<UpstreamId>,
     /// The enabled upstreams, sorted by id.
     pub upstreams: Vec<UpstreamSettings>,
-    /// The upstream for what is not prompts, if it is enabled.
+    /// The upstream of pass-through requests, if it is enabled.
     pub passthrough: Option<UpstreamId>,
-    /// In the order of the file.
+    /// The overlays in the order of the file.
     pub overlays: Vec<Overlay>,
     pub approvals: ApprovalRules,
-    /// In the order of the file; at most one of each prompt.
+    /// The rollouts in the order of the file; at most one for each prompt.
     pub rollouts: Vec<Rollout>,
-    /// Sorted by name.
+    /// The views, sorted by name.
     pub views: Vec<View>,
     pub telemetry: TelemetrySettings,
     /// Whether the file ends with the table `[end]`.
     pub has_end: bool,
-    /// The text of the file, with the secrets that stand in it.
+    /// The text of the file, including the secrets in it.
     text: Secret,
-    /// The keys of the file and of the environment, and the defaults of the rest.
+    /// The keys of the file and of the environment, and the defaults of the other keys.
     pub settings: Arc<[Setting]>,
 }
 
@@ -141,7 +141,7 @@ pub struct Config {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct SourceFile {
     pub path: PathBuf,
-    /// See [`SourceFile::digest`].
+    /// The digest of the content; see [`SourceFile::digest`].
     pub digest: String,
 }
 
@@ -192,7 +192,7 @@ fn lookup(env: &[(String, String)]) -> impl Fn(&str) -> Option<String> {
     |name| env.iter().find(|(key, _)| key == name).map(|(_, value)| value.clone())
 }
 
-/// Returns the text of the file at `path`; nothing if it does not exist. Blocks.
+/// Returns the text of the file at `path`; an empty text if it does not exist. Blocks.
 fn text_or_empty(path: &Path) -> Result<String, ConfigError> {
     match disk::read_to_string(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()),
@@ -210,11 +210,11 @@ impl Config {
     /// Blocks.
     ///
     /// # Errors
-    /// All mistakes in the configuration, or that the file cannot be read.
+    /// All mistakes in the configuration, or the error of reading the file.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
         let file = path.display().to_string();
         let bytes = disk::read(path).map_err(|error| unreadable(path, &error))?;
-        // Of the bytes, as when it is looked at again.
+        // The digest covers the bytes, as at the next poll.
         let digest = SourceFile::digest(Ok(&bytes));
         let text = text_file::decode(bytes).map_err(|error| {
             ConfigError::whole_file(file.clone(), Origin::Unknown, error.to_string())
@@ -259,13 +259,13 @@ impl Config {
         Ok(config)
     }
 
-    /// Returns the JSON Schema (2020-12) of the configuration file. It describes each key by
-    /// itself; rules between keys are checked by [`Config::parse`] only.
+    /// Returns the JSON Schema (2020-12) of the configuration file. The schema describes each key
+    /// separately; only [`Config::parse`] checks rules between keys.
     pub fn schema() -> serde_json::Value {
         Self::recorded().schema()
     }
 
-    /// Reads one table of every kind, and returns what was recorded of their keys.
+    /// Reads one table of every kind, and returns the recorded schema of its keys.
     fn recorded() -> Recorder {
         // Keys are recorded as they are read, so this text has every kind of table.
         let raw = raw::Raw::read("schema", SCHEMA_TABLES, []).unwrap_or_default();
@@ -350,10 +350,10 @@ impl Config {
         config
     }
 
-    /// Prepares a configuration for commands that show or change the lock file, and reads that
-    /// file: where approvals are off for all upstreams, they are compared for all. The command
-    /// decides which texts are probed; it waits for upstreams as long as their settings say.
-    /// Returns whether approvals are off for all upstreams.
+    /// Prepares a configuration for commands that show or change the lock file, and reads the lock
+    /// file: if approvals are off for all upstreams, they are compared for all. The command decides
+    /// which texts are probed, and waits for upstreams as long as their settings say. Returns
+    /// whether approvals are off for all upstreams.
     ///
     /// # Errors
     /// The lock file cannot be read.

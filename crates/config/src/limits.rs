@@ -14,7 +14,7 @@ use domain::method::{Countable, Method};
 pub struct Limit {
     /// Unique; given to the client when a request is refused.
     pub name: String,
-    /// Bucket key: one bucket for each combination of these. Empty: one bucket for all.
+    /// Bucket key: one bucket for each combination of these parts. Empty: one bucket for all.
     pub per: Vec<Per>,
     /// Counted requests: by default the calls.
     pub methods: Vec<Countable>,

@@ -200,7 +200,7 @@ role: Role of the message: `user` or `assistant`.
 text, such as "Answer as the support team of Acme.": Text of the message. Required.
 "#;
 
-/// Reads `{ role = "user", text = "…" }`; an empty table is no message.
+/// Reads `{ role = "user", text = "…" }`; `None` for an empty table.
 fn message(mut section: Section<'_>) -> Option<AddedMessage> {
     section.explain(MESSAGE_KEYS);
     let is_given = section.has("role") || section.has("text");

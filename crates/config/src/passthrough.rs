@@ -1,4 +1,4 @@
-//! `[passthrough]`: the upstream for what is not prompts.
+//! `[passthrough]`: the upstream for requests other than prompts (tools, resources, …).
 
 use super::reader::Section;
 use super::server::views::known_id;
@@ -12,8 +12,8 @@ upstream, such as "tools": Upstream whose tools, resources and other methods cli
     docs/exposure.md#tools-and-resources-of-one-server.
 "#;
 
-/// Reads the table, and marks the upstream that it names; `None` if it names none, or one that is
-/// not enabled.
+/// Reads the table, and marks the named upstream; `None` without a name, or if that upstream is not
+/// enabled.
 pub(super) fn read(
     mut section: Section<'_>,
     upstreams: &mut [UpstreamSettings],

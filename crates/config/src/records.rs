@@ -1,5 +1,5 @@
-//! Where the gateway keeps its records, read without the rest of the file: people who only read
-//! them have no secrets of the gateway, and the file may have mistakes elsewhere.
+//! Reads only the paths of the audit log, the usage index and the lock file, so that commands work
+//! without the gateway's secrets and with mistakes elsewhere in the file.
 
 use std::path::{Path, PathBuf};
 
@@ -18,7 +18,7 @@ pub struct Records {
     pub audit_log: Option<PathBuf>,
     /// `None`: usage is counted in memory only.
     pub usage_index: Option<PathBuf>,
-    /// Whether other replicas keep records, too (`[cluster]`).
+    /// Whether other replicas also keep records (`[cluster]`).
     pub is_replica: bool,
 }
 
@@ -44,7 +44,7 @@ impl Records {
     }
 }
 
-/// Reads `[audit]` with its key in the file at `path`, as [`Records::load`]; `None` if the log is
+/// Reads `[audit]` with its key in the file at `path`, like [`Records::load`]; `None` if the log is
 /// disabled.
 ///
 /// # Errors
@@ -53,8 +53,8 @@ pub fn load_audit(path: &Path) -> Result<Option<Audit>, ConfigError> {
     read(path, &environment(), |root| Audit::read_table(root.section("audit"), Share::WHOLE))
 }
 
-/// Finds the lock file that the file at `path` names, as [`Records::load`]: it may have mistakes
-/// itself.
+/// Finds the lock file that the file at `path` names, like [`Records::load`]. The lock file itself
+/// may have mistakes.
 ///
 /// # Errors
 /// The file cannot be read or is not TOML, or `approvals.lock` has a mistake.

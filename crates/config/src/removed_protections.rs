@@ -76,10 +76,10 @@ impl Config {
         removals.into_iter().filter(|(is_removed, _)| *is_removed).map(|(_, why)| why).collect()
     }
 
-    /// Returns why this file looks as if it were `before` without its end, because the disk was
-    /// full or a template failed: it has lost the table `[end]`, or has none and is the beginning
-    /// of the file before. Any cut can open something, such as one that takes the last line of a
-    /// rule.
+    /// Returns the error if this file looks like `before` without its end, because the disk was
+    /// full or a template failed: the table `[end]` is missing now, or neither file had it and this
+    /// file is a prefix of the file before. Any cut can open something, such as one that drops the
+    /// last line of a rule.
     pub fn lost_end(&self, before: &Self) -> Option<String> {
         let is_beginning = || before.text.expose().starts_with(self.text.expose().trim_end());
         if self.has_end || !(before.has_end || is_beginning()) {
@@ -88,7 +88,7 @@ impl Config {
         let changes = in_use::changes(&before.settings, &self.settings);
         let gone: Vec<_> = changes.iter().map(|change| change.key.as_str()).collect();
         if gone.is_empty() && !before.has_end {
-            // Comments are gone.
+            // Only comments are missing.
             return None;
         }
         let more = if gone.len() > NAMED { ", …" } else { "" };
@@ -99,7 +99,7 @@ impl Config {
         ))
     }
 
-    /// Returns the protections that `before` has and this configuration has not, by their keys. The
+    /// Returns the keys of the protections that `before` has and this configuration lacks. The
     /// audit log is removed only by `audit.path = ""`, which is explicit.
     pub fn removals(&self, before: &Self) -> Vec<&'static str> {
         let removals = [
@@ -124,23 +124,23 @@ impl Config {
         removals.into_iter().filter(|(is_removed, _)| *is_removed).map(|(_, key)| key).collect()
     }
 
-    /// Whether there is a file of policies, and not an empty one.
+    /// Whether a non-empty file of policies is configured.
     fn has_policy_file(&self) -> bool {
         self.access.as_ref().is_some_and(|access| access.rules.has_file())
     }
 
-    /// Whether any certificate of the CA is a caller's, and was not before.
+    /// Whether every certificate of the CA is now accepted as a caller, unlike before.
     fn takes_other_certificates(&self, before: &Self) -> bool {
         let is_open = self.auth.takes_certificates && self.auth.certificates.is_empty();
         is_open && !before.auth.certificates.is_empty()
     }
 
-    /// Whether visitors of the admin API sign in; `None` if it is disabled.
+    /// Whether visitors of the admin API sign in; `None` if the admin API is disabled.
     fn needs_sign_in(&self) -> Option<bool> {
         self.admin.as_ref().map(|admin| admin.token.is_some() || admin.oidc.is_some())
     }
 
-    /// The upstreams whose approvals `before` enforces, and this configuration does not.
+    /// Returns the upstreams whose approvals `before` enforces, and this configuration does not.
     fn unenforced<'a>(&'a self, before: &'a Self) -> impl Iterator<Item = &'a UpstreamId> {
         let is_enforced =
             |config: &Self, id: &UpstreamId| config.approvals.mode_of(id) == Mode::Enforce;
@@ -150,7 +150,7 @@ impl Config {
     }
 }
 
-/// Keys that a cut file has lost and that are named.
+/// The number of lost keys that the error names.
 const NAMED: usize = 5;
 
 /// Whether the table `[end]` of a file is its last one: only blank lines and comments follow.

@@ -1,4 +1,4 @@
-//! `[[rollouts]]`: versions of prompts that some callers get before the others.
+//! `[[rollouts]]`: versions of prompts that are served to some callers first.
 
 use std::sync::Arc;
 

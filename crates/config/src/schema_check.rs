@@ -1,4 +1,4 @@
-//! For tests: holds the JSON Schema against every text that the tests of the configuration parse.
+//! For tests: checks the JSON Schema against every text that the configuration tests parse.
 
 use std::path::Path;
 use std::sync::LazyLock;
@@ -26,8 +26,8 @@ const EXPRESSIBLE: [&str; 10] = [
     "must be a number",
 ];
 
-/// As [`Config::parse`]; asserts that the schema accepts valid text, and rejects the mistakes that
-/// it can express.
+/// Parses like [`Config::parse`]; asserts that the schema accepts valid text, and rejects the
+/// mistakes that it can express.
 pub(crate) fn parse(
     file: &str,
     text: &str,

@@ -69,7 +69,7 @@ fn filter(text: &str) -> Option<String> {
     is_filter.then(|| text.to_owned())
 }
 
-/// Returns the collector in the file, or else in the environment, which may switch off the export.
+/// Returns the collector from the file or the environment, which may switch off the export.
 fn exported_to(section: &Section<'_>, configured: Option<Option<String>>) -> Option<String> {
     let from_variable = || section.variable(ENDPOINT_VARIABLE).and_then(|text| collector(&text));
     let is_off =

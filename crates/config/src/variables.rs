@@ -13,7 +13,7 @@ const PREFIX: &str = "PROMPTGATE_";
 /// With the value `true`, debuggers may read the memory of the gateway (`cli::process`).
 pub const ALLOW_PTRACE: &str = "PROMPTGATE_ALLOW_PTRACE";
 
-/// The protocol of a collector, for all programs that use OpenTelemetry. One is spoken here.
+/// The protocol of a collector, for all programs that use OpenTelemetry. One is supported.
 const PROTOCOL_VARIABLE: &str = "OTEL_EXPORTER_OTLP_PROTOCOL";
 
 /// Variables that commands read, whatever the configuration.
@@ -63,7 +63,7 @@ pub fn hint(name: &str) -> String {
     )
 }
 
-/// Whether Kubernetes sets the variable in every pod beside a service whose name begins with
+/// Whether Kubernetes sets the variable in every pod for a service whose name begins with
 /// `promptgate` (Kubernetes documentation, service discovery by environment variables).
 fn is_of_kubernetes(name: &str) -> bool {
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());

@@ -46,8 +46,8 @@ impl AddressPolicy {
         }
     }
 
-    /// Checks the host of a URL if it is an IP literal. A host name passes: its addresses are known
-    /// only after it is resolved.
+    /// Checks the host of a URL if it is an IP literal. A host name passes: its addresses are
+    /// unknown until it is resolved.
     ///
     /// # Errors
     /// As [`AddressPolicy::check`].
@@ -79,8 +79,8 @@ fn is_in(networks: &[IpNet], address: IpAddr) -> bool {
     networks.iter().any(|network| network.contains(&address))
 }
 
-/// The link-local networks, and the metadata services of clouds at other addresses: of AWS and
-/// Google at unique local IPv6 addresses, of Alibaba and Azure (WireServer) at IPv4 addresses.
+/// The link-local networks, and the metadata services of clouds at other addresses: unique local
+/// IPv6 addresses for AWS and Google, IPv4 addresses for Alibaba and Azure (WireServer).
 static LINK_LOCAL: LazyLock<Vec<IpNet>> = LazyLock::new(|| {
     parse(&[
         "169.254.0.0/16",

@@ -27,7 +27,7 @@ pub use super::params::InputRetry;
 #[derive(Clone, Debug)]
 pub struct Call {
     pub caller: Caller,
-    /// The token that the caller has brought; `None` for other credentials, and where no upstream
+    /// The token that the caller has brought; `None` for other credentials, and if no upstream
     /// needs it.
     pub subject_token: Option<SubjectToken>,
     /// Path of the endpoint that received the request.
@@ -51,7 +51,7 @@ pub struct ClientMessages {
     pub progress: bool,
     /// The least severe log messages that the client gets; `None` for none.
     pub log_level: Option<LogLevel>,
-    /// Whether the client can know that the gateway has skills, whose files it reads.
+    /// Whether the client can know about the skills of the gateway, whose files it reads.
     pub reads_skills: bool,
 }
 
@@ -97,13 +97,13 @@ impl ForwardedMeta {
 }
 
 /// A request with checked parameters: one of the three methods for prompts, a request for the tools
-/// that stand for prompts, or one for the upstream of `[passthrough]`.
+/// that represent prompts, or a request for the upstream of `[passthrough]`.
 #[derive(Clone, Debug)]
 pub enum Request {
     List {
         cursor: Option<String>,
     },
-    /// The list of the tools that stand for prompts.
+    /// The list of the tools that represent prompts.
     ListTools {
         cursor: Option<String>,
     },
@@ -115,7 +115,7 @@ pub enum Request {
         cursor: Option<String>,
     },
     Get {
-        /// Public name, or the name of the tool that stands for the prompt.
+        /// Public name, or the name of the tool that represents the prompt.
         name: String,
         name_kind: NameKind,
         /// An object of strings.
@@ -127,23 +127,23 @@ pub enum Request {
         /// Public name.
         name: String,
         argument: String,
-        /// The input so far, which is to be completed.
+        /// The input so far, to be completed.
         value: String,
-        /// `{arguments: {…}}`: the arguments that have a value already.
+        /// `{arguments: {…}}`: the arguments that already have a value.
         context: Option<Document>,
     },
     ListSkills {
         cursor: Option<String>,
     },
-    /// A request for a skill, or for a part of it.
+    /// A request for a skill, or for a part of a skill.
     Skill {
-        /// As clients see it.
+        /// The URI of the skill as clients see it.
         uri: String,
         part: SkillPart,
     },
     /// A request for the resource behind a link in a prompt.
     ReadLink {
-        /// As clients see it.
+        /// The sealed URI as clients see it.
         uri: String,
         /// `None` for a link that is forged, expired, or of another caller or endpoint.
         link: Option<Box<Link>>,
@@ -152,29 +152,29 @@ pub enum Request {
     Passthrough(Box<PassthroughRequest>),
 }
 
-/// The list that a search is of.
+/// The list that a search covers.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Sought {
     Prompts,
     Skills,
 }
 
-/// The part of a skill that a call is for.
+/// The part of a skill that a call requests.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum SkillPart {
-    /// Its entry, by the URI of its `SKILL.md`.
+    /// The entry of the skill, by the URI of its `SKILL.md`.
     Entry,
     File,
-    /// The list of one of its folders.
+    /// The list of a folder of the skill.
     Directory,
 }
 
 /// The kind of name by which a call names its prompt.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum NameKind {
-    /// Its public name.
+    /// The public name of the prompt.
     Public,
-    /// The name of its tool. The arguments are then named as the properties of the tool.
+    /// The name of the prompt's tool. The arguments are then named as the properties of the tool.
     Tool,
 }
 
@@ -225,7 +225,7 @@ impl Request {
             Method::GetSkill => Self::of_skill(member("uri"), SkillPart::Entry)?,
             Method::ReadFile => Self::of_skill(member("uri"), SkillPart::File)?,
             Method::ReadDirectory if member("cursor").is_some() => {
-                // A folder is one page.
+                // The list of a folder has only one page.
                 return Err(RequestFault::InvalidCursor.into());
             }
             Method::ReadDirectory => Self::of_skill(member("uri"), SkillPart::Directory)?,
@@ -244,8 +244,8 @@ impl Request {
         Ok(Self::ListTools { cursor: cursor(params.and_then(|p| p.get("cursor")))? })
     }
 
-    /// Reads the arguments of `find_prompt` and `find_skill`. Models fill in what they leave out as
-    /// `null` or `""`.
+    /// Reads the arguments of `find_prompt` and `find_skill`. Models send `null` or `""` for
+    /// arguments that they leave out.
     ///
     /// # Errors
     /// -32602 that names the invalid argument, such as a query of more than 1,024 bytes.
@@ -285,7 +285,7 @@ impl Request {
         Self::of_tool(name, NameKind::Public, member("arguments"), params)
     }
 
-    /// Reads a call of the tool that stands for the prompt `name`; `params` are those of
+    /// Reads a call of the tool that represents the prompt `name`; `params` are those of
     /// `tools/call`.
     ///
     /// # Errors
@@ -328,7 +328,7 @@ impl Request {
         }
     }
 
-    /// Returns the URI, as its upstream has it, of the resource behind a link.
+    /// Returns the upstream's URI of the resource behind a link.
     pub fn linked(&self) -> Option<&str> {
         match self {
             Self::ReadLink { link: Some(link), .. } => Some(&link.uri),
@@ -345,7 +345,7 @@ impl Request {
         }
     }
 
-    /// Returns the method on the wire, as the audit log has it.
+    /// Returns the method on the wire, for the audit log.
     pub fn wire_method(&self) -> &str {
         match self {
             Self::Passthrough(passthrough) => &passthrough.method,
@@ -353,7 +353,7 @@ impl Request {
         }
     }
 
-    /// Returns the method as metrics are labelled, of which there are few.
+    /// Returns the method as a metric label, which has few values.
     pub fn method_label(&self) -> &'static str {
         match self {
             Self::Passthrough(passthrough) => passthrough.label(),
@@ -361,7 +361,7 @@ impl Request {
         }
     }
 
-    /// Whether it has values of the caller's own, which texts of upstreams may repeat.
+    /// Whether the request contains values of the caller, which texts of upstreams may repeat.
     pub fn has_values(&self) -> bool {
         match self {
             Self::Get { arguments, retry, .. } => arguments.is_some() || retry.is_some(),
@@ -385,10 +385,10 @@ impl Request {
         }
     }
 
-    /// Returns the public name of the requested prompt, or of the one with the link, the URI of a
-    /// skill, of its file or folder, or the name of what a request for the upstream of
-    /// `[passthrough]` is for; `None` for a list. A link itself is a capability, which no record
-    /// has.
+    /// Returns the name for records: the public name of the requested prompt or of the prompt with
+    /// the link, the URI of a skill, file or folder, or the name of a request for the upstream of
+    /// `[passthrough]`; `None` for a list. The URI of a link is a capability, so records never
+    /// contain it.
     pub fn prompt_name(&self) -> Option<&str> {
         match self {
             Self::List { .. }
@@ -413,9 +413,9 @@ fn given(value: Option<Json<'_>>) -> Option<Json<'_>> {
     value.filter(|value| value.kind() != JsonKind::Null)
 }
 
-/// As [`strings`]; members that are `null` are dropped.
+/// As [`strings`], without members that are `null`.
 fn given_strings(value: Option<Json<'_>>, name: &str) -> Result<Option<Document>, Fault> {
-    // A document has no null.
+    // A document contains no null.
     let given = value.map(Document::copy_of);
     strings(given.as_ref().map(Document::json), name)
 }

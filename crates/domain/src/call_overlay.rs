@@ -9,13 +9,13 @@ use super::json::Json;
 use super::json::object::{ObjectWriter, write_object};
 use super::redaction::Secrets;
 
-/// The overlays of one prompt, as its calls need them.
+/// The overlays of one prompt, prepared for its calls.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct CallOverlay {
     /// The overlays that apply, by their numbers in the file.
     pub numbers: Vec<usize>,
     presets: Vec<PresetArgument>,
-    /// The values of the preset arguments, and of them those that are secrets.
+    /// The values of the preset arguments, and the secrets among them.
     preset_values: Secrets,
     secrets: Secrets,
     arguments: Vec<ChangedArgument>,
@@ -27,8 +27,8 @@ pub struct CallOverlay {
 struct PresetArgument {
     name: String,
     value: Preset,
-    /// Whether the upstream declares the argument. Otherwise it is not sent, and not taken from
-    /// clients either.
+    /// Whether the upstream declares the argument. An undeclared argument is not sent, and clients
+    /// cannot set it either.
     is_declared: bool,
 }
 
@@ -43,8 +43,8 @@ struct ChangedArgument {
 #[derive(Clone, Eq, PartialEq)]
 pub struct Preset {
     pub value: String,
-    /// Whether it comes from outside of the configuration file, and must not be written to another
-    /// one.
+    /// Whether the value is from outside the configuration file, and must not be written to another
+    /// file.
     pub is_secret: bool,
 }
 
@@ -59,7 +59,7 @@ impl fmt::Debug for Preset {
 pub struct AddedMessage(String);
 
 impl AddedMessage {
-    /// `role` is `user` or `assistant` (MCP 2025-11-25, prompts).
+    /// Creates a message. `role` is `user` or `assistant` (MCP 2025-11-25, prompts).
     pub fn new(role: &str, text: &str) -> Self {
         let mut message = String::new();
         write_object(&mut message, |message| {
@@ -80,12 +80,12 @@ impl AddedMessage {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Validation {
     Full,
-    /// Preset arguments are refused all the same.
+    /// Only preset arguments are refused.
     PresetsOnly,
 }
 
 impl CallOverlay {
-    /// Overlays that add these messages and, so far, change no argument.
+    /// Creates overlays that add these messages and, so far, change no argument.
     pub(super) fn new(
         numbers: Vec<usize>,
         before: Vec<AddedMessage>,
@@ -113,12 +113,12 @@ impl CallOverlay {
         self.arguments.push(ChangedArgument { name: name.to_owned(), default, choices });
     }
 
-    /// Returns the arguments for the upstream: those that the client gives, the defaults of those
-    /// that it does not give, and the preset ones. `None` if they are those that the client gives.
+    /// Returns the arguments for the upstream: the client's arguments, the defaults of missing
+    /// arguments, and the preset arguments. `None` if the client's arguments stay unchanged.
     ///
     /// # Errors
     /// [`RequestFault::PresetArgument`] if the client gives a preset argument,
-    /// [`RequestFault::NoChoice`] if a value is none of the choices.
+    /// [`RequestFault::NoChoice`] if a value is not among the choices.
     pub fn arguments(
         &self,
         given: Option<Json<'_>>,
@@ -155,7 +155,7 @@ impl CallOverlay {
     }
 
     /// Returns the `context` of a completion for the upstream, with the preset arguments; `None` if
-    /// it is the client's.
+    /// the client's context stays unchanged.
     ///
     /// # Errors
     /// [`RequestFault::PresetArgument`] if the completion is for a preset argument, or the context
@@ -208,7 +208,7 @@ impl CallOverlay {
         &self.preset_values
     }
 
-    /// Returns those of the preset values that are secrets.
+    /// Returns the preset values that are secrets.
     pub fn secrets(&self) -> &Secrets {
         &self.secrets
     }
@@ -262,7 +262,7 @@ impl PresetArgument {
     }
 }
 
-/// Returns an object of strings with further members, none of which it has.
+/// Returns an object of strings with further members, which it must not have yet.
 fn with_members(object: Option<Json<'_>>, write: impl FnOnce(&mut ObjectWriter<'_>)) -> Document {
     let mut text = String::new();
     write_object(&mut text, |out| {

@@ -55,7 +55,7 @@ pub struct TokenProof {
     /// `sha256:…` of `jti`.
     pub id_hash: Option<String>,
     /// `sha256:…` of `aud` and `acr`: an authorization server may exchange tokens for one resource,
-    /// or of one strength, and not those for another.
+    /// or of one strength, and refuse tokens for another.
     pub context_hash: Option<String>,
     /// End of validity: `exp` plus the configured leeway.
     pub expires: UnixSeconds,
@@ -77,10 +77,10 @@ pub const ANONYMOUS: &str = "anonymous";
 /// The id of the gateway itself, as the caller of probes.
 pub const PROBER: &str = "promptgate";
 
-/// The id of who tries prompts in the console with `admin.token`.
+/// The id of a console visitor who tries prompts with `admin.token`.
 pub const CONSOLE: &str = "console";
 
-/// Begin of the ids of people who try prompts in the console and are no callers otherwise.
+/// Begin of the ids of console visitors who try prompts and are not callers otherwise.
 pub const CONSOLE_PREFIX: &str = "console/";
 
 /// Whether an id is reserved: no credential can name it.
@@ -146,7 +146,7 @@ impl Caller {
         }
     }
 
-    /// Returns the kind of the caller's credential, and who issues credentials of this kind.
+    /// Returns the kind of the caller's credential, and the issuer of such credentials.
     pub fn authority(&self) -> (&'static str, &str) {
         match self.proof() {
             Proof::None => ("none", ""),
@@ -179,9 +179,9 @@ impl Hash for Caller {
     }
 }
 
-/// A caller with all that its token allows: a response to a token with more scopes is never served
-/// to a token with fewer scopes, of another client, for another audience or of another strength.
-/// Tokens that differ in `jti` alone are alike: with each renewal all would be requested anew.
+/// A caller with all rights of its token: a response to a token is never served to a token with
+/// fewer scopes, of another client, for another audience or of another strength. Tokens that differ
+/// only in `jti` are equal, since otherwise each renewal would repeat all requests.
 #[derive(Clone, Debug)]
 pub struct Principal(Caller);
 
@@ -194,7 +194,7 @@ impl Principal {
         &self.0
     }
 
-    /// Bytes that its texts take in memory.
+    /// Returns the bytes that the caller's texts take in memory.
     pub fn size(&self) -> usize {
         let texts = self.0.groups().iter().chain(self.0.scopes());
         size_of::<CallerParts>()
@@ -202,7 +202,7 @@ impl Principal {
             + texts.map(|text| text.len() + size_of::<String>()).sum::<usize>()
     }
 
-    /// The client of its token, and the hash of what else the token is bound to.
+    /// Returns the client of the caller's token, and the hash of the token's other bindings.
     fn binding(&self) -> (Option<&str>, Option<&str>) {
         match self.0.proof() {
             Proof::Token(token) => (token.client.as_deref(), token.context_hash.as_deref()),

@@ -9,7 +9,7 @@ use bytes::Bytes;
 #[derive(Clone, Default, Eq, PartialEq)]
 pub struct Chunks {
     chunks: Vec<Bytes>,
-    /// Bytes of them that are kept in memory also without this text.
+    /// Bytes of the chunks that stay in memory even without this text.
     kept_elsewhere: usize,
 }
 
@@ -26,8 +26,8 @@ struct HoldingBytes<G> {
     _guard: G,
 }
 
-/// Parts from this size on are shared, in bytes: for smaller ones a copy is cheaper than a write of
-/// its own.
+/// Parts from this size on are shared, in bytes: for smaller parts a copy is cheaper than a
+/// separate write.
 const SHARED: usize = 4 << 10;
 
 impl Chunks {
@@ -40,17 +40,17 @@ impl Chunks {
         self.chunks.iter().map(Bytes::len).sum()
     }
 
-    /// Bytes of the text that are kept in memory also without it.
+    /// Returns the bytes of the text that stay in memory even without it.
     pub fn kept_elsewhere(&self) -> usize {
         self.kept_elsewhere
     }
 
-    /// The text, of which this many bytes are kept in memory also without it.
+    /// Returns the text, with the number of its bytes that stay in memory even without it.
     pub fn with_kept_elsewhere(self, kept_elsewhere: usize) -> Self {
         Self { kept_elsewhere, ..self }
     }
 
-    /// The text, whose last chunk holds `guard` until all of its bytes are dropped.
+    /// Returns the text, whose last chunk holds `guard` until all of its bytes are dropped.
     pub fn holding<G: Send + 'static>(mut self, guard: G) -> Self {
         if let Some(last) = self.chunks.pop() {
             self.chunks.push(holding(last, guard));
@@ -62,7 +62,7 @@ impl Chunks {
         self.chunks.iter()
     }
 
-    /// The text between two others. Short texts become one chunk.
+    /// Returns the text between two others. Short texts become one chunk.
     pub fn between(mut self, before: &str, after: &str) -> Self {
         match self.chunks.as_slice() {
             [] => [before, after].concat().into(),
@@ -78,7 +78,7 @@ impl Chunks {
         }
     }
 
-    /// The text in one piece.
+    /// Returns the text in one piece.
     pub fn into_text(self) -> String {
         let mut chunks = self.chunks;
         let bytes = match chunks.pop() {
@@ -88,7 +88,7 @@ impl Chunks {
                 all
             }),
         };
-        // Chunks are cut out of texts at the borders of characters.
+        // Texts are cut at the borders of characters only.
         String::from_utf8(bytes).unwrap_or_default()
     }
 }
@@ -121,7 +121,7 @@ impl fmt::Debug for Chunks {
 }
 
 impl Splices {
-    /// Adds a part at the end of the text so far. A small one is copied; of a large one, `share`
+    /// Adds a part at the end of the text so far. A small part is copied; for a large part, `share`
     /// returns the bytes.
     pub fn add(&mut self, out: &mut String, part: &str, share: impl FnOnce() -> Bytes) {
         if part.len() >= SHARED {
@@ -140,12 +140,12 @@ impl Splices {
         }
     }
 
-    /// Bytes of the parts that are shared.
+    /// Returns the bytes of the shared parts.
     pub fn size(&self) -> usize {
         self.0.iter().map(|(_, part)| part.len()).sum()
     }
 
-    /// The written text with the parts in their places.
+    /// Returns the written text with the parts in their places.
     pub fn into_chunks(self, out: String) -> Chunks {
         if self.0.is_empty() {
             return out.into();
@@ -163,12 +163,12 @@ impl Splices {
     }
 }
 
-/// The bytes of a shared text.
+/// Returns the bytes of a shared text.
 pub fn shared(text: &Arc<String>) -> Bytes {
     Bytes::from_owner(SharedText(text.clone()))
 }
 
-/// The bytes, which hold `guard` until the last of them is dropped.
+/// Returns the bytes, which hold `guard` until the last of them is dropped.
 pub fn holding<G: Send + 'static>(bytes: Bytes, guard: G) -> Bytes {
     Bytes::from_owner(HoldingBytes { bytes, _guard: guard })
 }

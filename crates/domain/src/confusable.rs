@@ -21,8 +21,8 @@ pub struct Confusable<'a> {
     pub other: DisplayedText<'a>,
 }
 
-/// Most pairs that are reported for one merged list. People read them, and a list that imitates all
-/// of another list could have as many pairs as the product of both lengths.
+/// The limit of reported pairs of one merged list. People read the pairs, and a list that imitates
+/// another list could have as many pairs as the product of both lengths.
 pub(crate) const MAX_PAIRS: usize = 1_000;
 
 /// Returns the confusable pairs among `shown`, each pair of prompts once, at most [`MAX_PAIRS`].
@@ -39,7 +39,7 @@ pub fn confusables<'a>(
     let mut pairs = Vec::new();
     let mut seen = HashSet::new();
     for group in groups.values_mut() {
-        // Without repeated texts of one source, nearly every comparison below finds a pair.
+        // Drops repeated texts of one source, so that nearly every comparison finds a pair.
         group.sort_unstable_by_key(|shown| (shown.source, shown.text, shown.entry));
         group.dedup_by_key(|shown| (shown.source, shown.text));
         for (at, one) in group.iter().enumerate() {
@@ -103,7 +103,7 @@ impl SkeletonIndex {
         }
     }
 
-    /// The skeletons of several texts, in order.
+    /// Returns the skeletons that several texts share, in order.
     pub fn ambiguous(&self) -> &BTreeSet<u64> {
         &self.ambiguous
     }

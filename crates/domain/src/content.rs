@@ -21,7 +21,7 @@ pub enum ContentError {
     Result(&'static str),
 }
 
-/// Findings in the messages of a result that a reader does not see or expect. Messages are given by
+/// Findings in the messages of a result that readers do not see or expect. Messages are given by
 /// their indices.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Findings {
@@ -113,8 +113,8 @@ fn check_each<'a>(
 }
 
 impl Findings {
-    /// Adds the hidden text that a message has in its content, with the members of a link, and in
-    /// the resource there, whichever type the content has.
+    /// Adds the hidden text of a message: in its content, in the members of a link, and in an
+    /// embedded resource, whatever type the content has.
     fn add_hidden_text(&mut self, index: usize, content: &Fields<'_>) {
         let of_resource = |name| content.resource.and_then(|resource| resource.get(name));
         let Fields { text, uri, name, title, description, .. } = *content;
@@ -127,7 +127,7 @@ impl Findings {
         }
     }
 
-    /// Adds the unsafe URIs, likewise.
+    /// Adds the unsafe URIs of a message, in the same members.
     fn add_unsafe_uris(&mut self, index: usize, content: &Fields<'_>) {
         let of_resource = content.resource.and_then(|resource| resource.get("uri"));
         let icons = content.icons.iter().flat_map(|icons| icons.elements());
@@ -280,8 +280,8 @@ fn is_look_alike(key: &str, known: &[&str]) -> bool {
 }
 
 /// Checks that the `_meta` of a content object or resource has no key with the gateway's own
-/// prefix: only the gateway may state the origin of a response. A gateway behind it may have sealed
-/// a link.
+/// prefix: only the gateway may state the origin of a response. The sealed link of another gateway
+/// behind this one is an exception.
 fn check_meta(meta: Json<'_>) -> Result<(), &'static str> {
     let is_own = |key: Json<'_>| {
         key.as_str().is_some_and(|key| key.starts_with(meta::OWN_PREFIX) && key != meta::URI)

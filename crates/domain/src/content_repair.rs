@@ -1,6 +1,6 @@
 //! Repair of `prompts/get` results whose content is spelled in a way that some libraries write and
-//! others refuse. It runs only where [`content`] has refused a result, so that valid content, which
-//! may be large, is never copied.
+//! others refuse. Repair runs only after [`content`] has refused a result, so that valid content,
+//! which may be large, is never copied.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -15,12 +15,12 @@ use super::uri;
 #[cfg(doc)]
 use super::content;
 
-/// The repairs while a result is written anew.
+/// The kinds of repair made while a result is rewritten.
 #[derive(Default)]
 struct Repairer(Cell<RepairKinds>);
 
-/// Returns a result in which what can be repaired is repaired, and the kinds of repair; `None`
-/// where nothing can be. It may still be invalid.
+/// Returns a repaired copy of a result, and the kinds of repair; `None` if no repair applies. The
+/// copy may still be invalid.
 pub fn repaired(result: Json<'_>) -> Option<(Document, RepairKinds)> {
     let repairer = Repairer::default();
     let mut out = String::with_capacity(result.text().len());
@@ -38,7 +38,7 @@ pub fn repaired(result: Json<'_>) -> Option<(Document, RepairKinds)> {
         }
     });
     let kinds = repairer.0.get();
-    // Not deeper than the accepted text that it was made of.
+    // The copy is no deeper than the accepted text.
     let document = Document::parse(out.into_bytes(), usize::MAX).ok()?;
     kinds.iter().next().map(|_| (document, kinds))
 }
@@ -73,7 +73,7 @@ impl Repairer {
             for (key, value) in content.members() {
                 match key.as_str().as_deref() {
                     Some("data") if has_data => self.write_base64(key, value, out),
-                    // It is replaced afterwards.
+                    // Skipped: the MIME type is replaced afterwards.
                     Some("mimeType") if has_data && !is_valid_mime_type(value) => {}
                     Some("uri" | "mimeType") if kind == "resource_link" => {
                         self.write_resource_member(key, value, out);
@@ -92,7 +92,7 @@ impl Repairer {
         });
     }
 
-    /// Writes a resource. Of `text` and `blob`, the one that holds something is its content.
+    /// Writes a resource. Of `text` and `blob`, the non-empty member is its content.
     fn write_resource(&self, resource: Json<'_>, out: &mut String) {
         let content = |name: &str| resource.get(name).and_then(Json::raw_str);
         let left_out = match (content("text"), content("blob")) {
@@ -113,7 +113,7 @@ impl Repairer {
         });
     }
 
-    /// Writes a member of a resource, or of a link to one, where the MIME type is optional.
+    /// Writes a member of a resource or of a resource link, where the MIME type is optional.
     fn write_resource_member(&self, key: Json<'_>, value: Json<'_>, out: &mut ObjectWriter<'_>) {
         match key.as_str().as_deref() {
             Some("uri") => {
@@ -201,7 +201,7 @@ fn standard_base64(text: &str) -> Option<String> {
     Some(out)
 }
 
-/// The first characters of base64 that name a format (the magic numbers of its files), with the
+/// The first characters of base64 that identify a format (the magic numbers of its files), with the
 /// kind of content and its MIME type.
 const FORMATS: [(&str, &str, &str); 10] = [
     ("image", "iVBORw0KGgo", "image/png"),
@@ -216,8 +216,8 @@ const FORMATS: [(&str, &str, &str); 10] = [
     ("audio", "ZkxhQw", "audio/flac"),
 ];
 
-/// Returns the MIME type of an image or audio that has none: by its first bytes, else by the word
-/// that stands in its place, such as `png`.
+/// Returns the MIME type of an image or audio without a valid one: by its first bytes, else by the
+/// word in place of the MIME type, such as `png`.
 fn guessed_mime_type(kind: &str, content: Json<'_>) -> Cow<'static, str> {
     let data = content.get("data").and_then(Json::as_str).unwrap_or_default();
     let is_format = |(of, magic, _): &&(&str, &str, &str)| *of == kind && data.starts_with(magic);

@@ -20,7 +20,7 @@ pub struct PagePosition {
     pub issued_at: UnixSeconds,
     /// Public name of the last prompt on the page.
     pub last: String,
-    /// Id of the upstream that owns that prompt.
+    /// Id of the upstream that owns the last prompt.
     pub owner: String,
 }
 
@@ -36,8 +36,8 @@ pub enum CacheScope {
     Private,
 }
 
-/// How long a cursor is valid. A client reads all pages within seconds; a day also covers a client
-/// that was suspended in between.
+/// The lifetime of a cursor. A client reads all pages within seconds; a day also covers a client
+/// that was suspended meanwhile.
 const LIFETIME: Duration = Duration::from_secs(24 * 60 * 60);
 
 impl CacheScope {

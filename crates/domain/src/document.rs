@@ -15,15 +15,15 @@ use super::repair::{RepairKind, RepairKinds};
 #[derive(Clone, Debug)]
 pub struct Document {
     text: Arc<String>,
-    /// Of `text`; empty for a copy.
+    /// The outline of `text`; empty for a copy.
     outline: Arc<Outline>,
     /// Range of the value in `text`, in bytes.
     value: Range<usize>,
-    /// The number of its span in `outline`.
+    /// The number of the value's span in `outline`.
     first_span: usize,
-    /// `None` for a text that the scan has accepted as it came.
+    /// `None` for a text that the scan accepted unchanged.
     repaired: Option<Arc<Repaired>>,
-    /// The text before nulls were removed from it, if it had any.
+    /// The text before nulls were removed; `None` if it had none.
     with_nulls: Option<Arc<String>>,
 }
 
@@ -34,7 +34,7 @@ struct Repaired {
     left_out: Vec<RefusedPrompt>,
 }
 
-/// A text that the scan refuses, and why.
+/// A text that the scan refuses, with the reason.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct RefusedText {
     pub text: String,
@@ -45,8 +45,8 @@ pub struct RefusedText {
 const DELETE: u8 = 0x7f;
 
 impl Document {
-    /// Scans `bytes` (see [`Json::parse`]) and keeps them without a copy. Only a text that contains
-    /// a `null` is rewritten, without it.
+    /// Scans `bytes` (see [`Json::parse`]) and keeps them without a copy. Only a text with a `null`
+    /// is rewritten, without it.
     ///
     /// # Errors
     /// As [`Json::parse`].
@@ -56,12 +56,12 @@ impl Document {
         Self::scanned(text, max_depth).map_err(|refused| refused.error)
     }
 
-    /// Scans `bytes` as [`Document::parse`] does, and repairs a text that is refused: bytes and
-    /// escapes that stand for no character become U+FFFD, a byte order mark is removed, and prompts
-    /// that are refused by themselves are left out of the list in a response.
+    /// Scans `bytes` as [`Document::parse`] does, and repairs a refused text: bytes and escapes
+    /// that stand for no character become U+FFFD, a byte order mark is removed, and prompts that
+    /// are refused on their own are left out of the list in a response.
     ///
     /// # Errors
-    /// The text, and why it is refused nevertheless.
+    /// The text, and the reason why it is refused after the repair.
     pub fn parse_repaired(bytes: Vec<u8>, max_depth: usize) -> Result<Self, RefusedText> {
         let mut repaired = Repaired::default();
         let text = String::from_utf8(bytes).unwrap_or_else(|error| {
@@ -124,14 +124,14 @@ impl Document {
         Self::whole(text, Outline::default())
     }
 
-    /// Bytes that the document keeps: the memory of its text, and where its arrays and objects are.
+    /// Returns the bytes that the document keeps: the memory of its text and of its outline.
     pub fn size(&self) -> usize {
         let with_nulls = self.with_nulls.as_ref().map_or(0, |text| text.capacity());
         self.text.capacity() + self.outline.size() + with_nulls
     }
 
-    /// Returns the part of the whole text that `pick` selects, with the nulls that it came with:
-    /// data of tools, in which they mean something. Without any, returns the document.
+    /// Returns the part of the whole text that `pick` selects, with the original nulls: they have a
+    /// meaning in data of tools. Returns the document unchanged if the text had no nulls.
     #[must_use]
     pub fn with_nulls(self, pick: impl FnOnce(Json<'_>) -> Option<Json<'_>>) -> Self {
         let Some(text) = self.with_nulls.clone() else { return self };
@@ -148,8 +148,8 @@ impl Document {
     /// tabs: then no text in it is hidden.
     pub fn is_plain(&self) -> bool {
         let bytes = self.text[self.value.clone()].as_bytes();
-        // Without a branch for each byte, so that the compiler can vectorise it. Control characters
-        // are escaped.
+        // Without a branch for each byte, so that the compiler can vectorise the loop. Control
+        // characters are escaped in JSON.
         self.outline.has_visible_escapes()
             && bytes.iter().fold(true, |is_plain, byte| is_plain & (*byte < DELETE))
     }
@@ -165,14 +165,14 @@ impl Document {
         chunks::shared(&self.text).slice(start..start + piece.len())
     }
 
-    /// The offset of a piece in the text. Both are slices of the same text, so it is the difference
-    /// of their addresses.
+    /// Returns the offset of a piece in the text. Both are slices of the same text, so the offset
+    /// is the difference of their addresses.
     pub(super) fn offset(&self, piece: &str) -> usize {
         piece.as_ptr() as usize - self.text.as_ptr() as usize
     }
 
     /// Narrows the value to the part that `pick` selects, without a copy. Returns `None`, and
-    /// changes nothing, if `pick` selects none.
+    /// changes nothing, if `pick` returns `None`.
     pub fn narrow(&mut self, pick: impl FnOnce(Json<'_>) -> Option<Json<'_>>) -> Option<()> {
         let part = pick(self.json())?;
         let (start, first_span) = (self.offset(part.text()), part.first_span(&self.outline));

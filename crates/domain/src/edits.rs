@@ -1,5 +1,4 @@
-//! Changes to the text of a document, which are made while it is written: the rest of it stays
-//! shared.
+//! Changes to the text of a document, applied while it is written: the unchanged parts stay shared.
 
 use std::collections::BTreeMap;
 
@@ -8,11 +7,11 @@ use super::document::Document;
 use super::json::object::write_members;
 use super::json::{Json, write_str};
 
-/// Changes to one document that do not touch each other.
+/// Changes to one document that do not overlap.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Edits(BTreeMap<usize, Edit>);
 
-/// A text instead of the bytes from one place on.
+/// A text that replaces the bytes from an offset on.
 #[derive(Clone, Debug, Eq, PartialEq)]
 struct Edit {
     replaced: usize,
@@ -31,7 +30,7 @@ impl Edits {
         self.edit(document, value.text(), value.text().len(), quoted);
     }
 
-    /// Sets a text in the `_meta` of an object of the document, which has other members.
+    /// Sets a text in the `_meta` of a non-empty object of the document.
     pub fn set_meta(&mut self, document: &Document, object: Json<'_>, key: &str, text: &str) {
         let mut member = String::with_capacity(key.len() + text.len() + 16);
         write_members(&mut member, |out| {

@@ -1,5 +1,5 @@
-//! JSON-RPC error codes, and the texts beside them: those of JSON-RPC 2.0 (section 5.1) and those
-//! of MCP (2026-07-28, basic; -32042 of 2025-11-25, elicitation).
+//! JSON-RPC error codes, and their texts: of JSON-RPC 2.0 (section 5.1) and of MCP (2026-07-28,
+//! basic; -32042 of 2025-11-25, elicitation).
 
 use super::fault::{
     Fault, RequestFault as R, TransportFault, UpstreamFault, UpstreamFaultKind as Kind,
@@ -28,7 +28,7 @@ pub fn of(fault: &Fault) -> i64 {
             | R::EraUnknown
             | R::IdInUse
             | R::LegacyVersionUnknown => INVALID_REQUEST,
-            // Passed on by every gateway on the way back.
+            // Every gateway on the way back passes this code on.
             R::Loop => INTERNAL_ERROR,
             R::MethodNotFound => METHOD_NOT_FOUND,
             R::InvalidParams { .. }
@@ -56,8 +56,8 @@ pub fn of(fault: &Fault) -> i64 {
     }
 }
 
-/// Returns the text for clients. An upstream's error keeps its message where its code is passed on.
-/// Where the fault names no upstream, neither does the text.
+/// Returns the text for clients. An upstream's error keeps its message if its code is passed on.
+/// The text names an upstream only if the fault does.
 pub fn message(fault: &Fault) -> String {
     let Fault::Upstream(UpstreamFault { upstream, kind, .. }) = fault else {
         return fault.to_string();
@@ -74,8 +74,8 @@ pub fn message(fault: &Fault) -> String {
 }
 
 /// Whether an upstream's error code is passed on to the client unchanged. Codes of the reserved
-/// range describe the request of the *gateway*, except invalid params (-32602) and internal error
-/// (-32603): these mean the same to the client.
+/// range describe the request of the *gateway*; only invalid params (-32602) and internal error
+/// (-32603) mean the same to the client.
 pub fn passes(code: i64) -> bool {
     matches!(code, INVALID_PARAMS | INTERNAL_ERROR) || !is_reserved(code)
 }

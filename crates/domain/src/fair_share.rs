@@ -1,8 +1,8 @@
 //! Fair shares of a bounded resource. Each holder has room for its share, whatever others hold;
-//! beyond that it borrows, but only while half of the resource is free, so that a busy holder never
-//! takes the room of newcomers.
+//! beyond the share it borrows, but only while half of the resource is free, so that a busy holder
+//! never takes the room of newcomers.
 //!
-//! Shares are no reservations: four holders may have all of a resource with shares of a quarter.
+//! Shares are not reservations: four holders may have all of a resource with shares of a quarter.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::caller::Caller;
 
-/// The party that a part of a shared resource is counted for.
+/// The holder of a part of a shared resource.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub enum Holder {
     /// An authenticated caller.
@@ -31,8 +31,8 @@ impl Holder {
     }
 }
 
-/// Returns the network by which an address is counted: an IPv6 address by its first 64 bits, since
-/// a client with one address of such a network has all of them.
+/// Returns the network that an address counts for: of an IPv6 address the first 64 bits, since a
+/// client with one address of such a network has all of them.
 pub fn network(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V4(_) => address,
@@ -48,10 +48,10 @@ impl Share {
     /// The whole resource: no holder is limited.
     pub const WHOLE: Self = Self(1000);
 
-    /// A quarter: four holders may have all.
+    /// A quarter: four holders may have the whole resource.
     pub const QUARTER: Self = Self(250);
 
-    /// No share at all, which no valid configuration has.
+    /// No share, which no valid configuration has.
     pub const NONE: Self = Self(0);
 
     /// Returns the share for a fraction from 0 to 1, rounded up to thousandths.
@@ -72,11 +72,11 @@ pub struct FairShare<H> {
     total: usize,
     share: usize,
     used: usize,
-    /// Holders of nothing have no entry.
+    /// Holders without units have no entry.
     held: HashMap<H, usize>,
 }
 
-/// Holders up to which debug builds check all of them after each change.
+/// The number of holders up to which debug builds check all of them after each change.
 const MAX_CHECKED: usize = 256;
 
 /// Why an amount is refused.
@@ -94,7 +94,7 @@ impl<H: Clone + Eq + Hash> FairShare<H> {
         Self { total, share, used: 0, held: HashMap::new() }
     }
 
-    /// Changes the bounds. What is in use stays so, even beyond them.
+    /// Changes the bounds. Units in use stay taken, even beyond the new bounds.
     pub fn resize(&mut self, total: usize, share: usize) {
         self.total = total;
         self.share = share;
@@ -103,13 +103,13 @@ impl<H: Clone + Eq + Hash> FairShare<H> {
     /// Takes an amount for a holder.
     ///
     /// # Errors
-    /// [`Denied`]; then nothing is taken.
+    /// [`Denied`]; then no unit is taken.
     pub fn take(&mut self, holder: &H, amount: usize) -> Result<(), Denied> {
         self.take_below(holder, amount, self.total, self.share)
     }
 
-    /// As [`FairShare::take`], but `ceiling` units at most may be in use afterwards, over all
-    /// holders, and the share of this holder is `share`.
+    /// Takes an amount like [`FairShare::take`], with the share `share` for this holder, and only
+    /// if at most `ceiling` units are in use afterwards, over all holders.
     pub fn take_below(
         &mut self,
         holder: &H,
@@ -170,10 +170,10 @@ impl<H: Clone + Eq + Hash> FairShare<H> {
         self.held.clear();
     }
 
-    /// Panics in debug builds if what is held is not what is in use. A scan is linear in the
-    /// holders, so beyond [`MAX_CHECKED`] there is none.
+    /// Panics in debug builds if the units of all holders do not add up to the units in use. A scan
+    /// is linear in the holders, so there is no scan beyond [`MAX_CHECKED`].
     fn debug_assert_invariants(&self) {
-        // A lease that is given back while a test fails must not end the process.
+        // A lease that is returned while a test fails must not end the process.
         let is_checked = cfg!(debug_assertions) && !std::thread::panicking();
         if !is_checked || self.held.len() > MAX_CHECKED {
             return;
@@ -198,13 +198,13 @@ impl<H: Clone + Eq + Hash> FairShare<H> {
         self.share
     }
 
-    /// The holders, each with its units.
+    /// Returns the holders, each with its units.
     pub fn holders(&self) -> impl Iterator<Item = (&H, usize)> {
         self.held.iter().map(|(holder, held)| (holder, *held))
     }
 }
 
-/// Places of one bounded resource that are given back by themselves. Clones share the places.
+/// Places of one bounded resource that are returned on drop. Clones share the places.
 #[derive(Clone, Debug)]
 pub struct Places {
     shares: Arc<Mutex<FairShare<Holder>>>,
@@ -223,7 +223,7 @@ impl Places {
         Self { shares: Arc::new(Mutex::new(FairShare::new(total, 0))), total }
     }
 
-    /// Takes a place, if there is one for a holder with this share.
+    /// Takes a place, if a holder with this share may have another one.
     pub fn take(&self, holder: Holder, share: Share) -> Option<SharePlace> {
         let share = share.of(self.total);
         self.lock().take_below(&holder, 1, self.total, share).ok()?;

@@ -44,7 +44,7 @@ pub enum TransportFault {
     AuthUnavailable,
     #[error("there is no endpoint at this path{}", listed(.endpoints))]
     NotFound {
-        /// The paths that the caller may know, separated by commas; empty for a stranger.
+        /// The paths that the caller may know, separated by commas; empty if there are none.
         endpoints: String,
     },
     #[error("this HTTP method is not allowed at this path")]
@@ -98,13 +98,13 @@ pub enum TransportFault {
     ShuttingDown,
 }
 
-/// The endpoints of [`TransportFault::NotFound`] in its words.
+/// Returns the endpoints of [`TransportFault::NotFound`] as a part of its message.
 fn listed(endpoints: &str) -> String {
     if endpoints.is_empty() { String::new() } else { format!("; there is one at: {endpoints}") }
 }
 
 impl TransportFault {
-    /// `not_found` for a stranger, who is not told about any endpoint.
+    /// Returns `not_found` without endpoints, for callers that may know none.
     pub fn not_found() -> Self {
         Self::NotFound { endpoints: String::new() }
     }
@@ -268,8 +268,8 @@ pub struct UpstreamFault {
     /// Id of the upstream; "" if no single upstream is the cause.
     pub upstream: String,
     pub kind: UpstreamFaultKind,
-    /// Where the log and the audit log have the details; `None` until they are reported, and where
-    /// there are none.
+    /// The id of the details in the log and the audit log; `None` until the details are reported,
+    /// and for faults without details.
     pub correlation: Option<CorrelationId>,
 }
 
@@ -283,11 +283,10 @@ impl fmt::Display for CorrelationId {
     }
 }
 
-/// The way in which a request to an upstream failed. `Display` is for callers: a fixed sentence,
-/// the rule of the protocol that a response violates, or the words of an upstream's own error, its
-/// answer to the caller.
-/// [`UpstreamFaultKind::diagnosis`] has the rest for operators, and
-/// [`UpstreamFaultKind::recorded`] the part that is about no arguments of the caller.
+/// The kind of failure of a request to an upstream. `Display` is for callers: a fixed sentence, the
+/// rule of the protocol that a response violates, or the message of an upstream's own error, its
+/// answer to the caller. [`UpstreamFaultKind::diagnosis`] adds the details for operators, and
+/// [`UpstreamFaultKind::recorded`] leaves out details that may contain arguments of the caller.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum UpstreamFaultKind {
     #[error("not reachable at present")]
@@ -298,7 +297,7 @@ pub enum UpstreamFaultKind {
     /// A child process exited, or closed its input or output.
     #[error("the child process exited before the response was complete")]
     ChildExited(Arc<ChildReport>),
-    /// A child process lives, and has not answered its first request.
+    /// A child process is running, but has not answered its first request.
     #[error("no response within the deadline")]
     ChildSilent {
         /// `startup` of the upstream.
@@ -325,24 +324,24 @@ pub enum UpstreamFaultKind {
     #[error("{fault}")]
     NoToken {
         fault: TokenFault,
-        /// For operators.
+        /// The detail, for operators.
         detail: String,
     },
     #[error("the upstream responded with HTTP {status}")]
     Status {
         status: u16,
-        /// The beginning of what came with it, for operators; sanitised, and truncated by
-        /// [`excerpt`] once the secrets are removed. Often empty.
+        /// The beginning of the response, for operators; sanitised, and truncated by [`excerpt`]
+        /// once the secrets are removed. Often empty.
         shown: String,
     },
-    /// It is unavailable for a time that it names (RFC 9110, section 10.2.3).
+    /// The upstream is unavailable for a time that it states (RFC 9110, section 10.2.3).
     #[error("the upstream is unavailable for {retry_after_secs} s (HTTP 503)")]
     Paused { retry_after_secs: u64 },
     /// A redirect that is not followed.
     #[error("the upstream responded with HTTP {status}")]
     Moved {
         status: u16,
-        /// Where it leads to, without what may be secret. For operators.
+        /// The target of the redirect, without parts that may be secret. For operators.
         location: String,
     },
     #[error("the response is larger than {limit} bytes")]
@@ -354,22 +353,22 @@ pub enum UpstreamFaultKind {
     /// the call.
     #[error("rendering takes too long with these arguments")]
     TooCostly,
-    /// A source (a git repository, a prompt store) has what the operator's settings do not let be
-    /// served, such as an unsigned commit. The text is for operators.
+    /// The operator's settings forbid serving the content of a source (a git repository, a prompt
+    /// store), such as an unsigned commit. The text is for operators.
     #[error("has nothing that may be served at present")]
     NotServed(String),
-    /// As [`Self::Protocol`]; `shown` is what the upstream sent, for operators only.
+    /// As [`Self::Protocol`]; `shown` is the text that the upstream sent, for operators only.
     #[error("the response violates the protocol: {what}")]
     NoMessage { what: &'static str, shown: String },
     #[error("the list exceeds a limit")]
     PaginationLimit(String),
-    /// The text is not the one that was approved; the digests of both.
+    /// The text differs from the approved text; the digests of both.
     #[error("offers a text that was not approved")]
     NotApproved {
         approved: Arc<str>,
         offered: Arc<str>,
-        /// `false` where texts are approved for other arguments alone, of which `approved` is the
-        /// digest of one.
+        /// `false` if texts are approved only for other arguments: `approved` is then the digest of
+        /// one of them.
         are_arguments_approved: bool,
     },
     /// The upstream's own JSON-RPC error.
@@ -400,13 +399,13 @@ pub enum UpstreamFaultKind {
     SessionLost,
 }
 
-/// The exit status and last output of a child process, for operators. It may hold paths and
-/// secrets, so clients get none of it.
+/// The exit status and last output of a child process, for operators only: the output may contain
+/// paths and secrets.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct ChildReport {
-    /// `None` while it runs, and where the system does not tell.
+    /// `None` while the child runs, and if the system does not report it.
     pub exit: Option<ChildExit>,
-    /// The last lines that it wrote to standard error, the newest last.
+    /// The last lines that the child wrote to standard error, the newest last.
     pub stderr: Vec<String>,
 }
 
@@ -414,13 +413,13 @@ pub struct ChildReport {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ChildExit {
     Code(i32),
-    /// The number of the signal that ended it.
+    /// The number of the signal that ended the child.
     Signal(i32),
 }
 
 impl ChildReport {
-    /// Returns the line of its output that says most: the last one that names an error and is
-    /// not indented, as the frames of a stack trace are, or else the last one.
+    /// Returns the most informative line of the output: the last line that names an error and is
+    /// not indented, as stack frames are, or else the last line.
     fn telling_line(&self) -> Option<&str> {
         let names_error = |line: &&String| {
             let lower = line.to_lowercase();
@@ -432,7 +431,7 @@ impl ChildReport {
     }
 }
 
-/// Why the gateway has no access token for an upstream.
+/// The reason why the gateway has no access token for an upstream.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum TokenFault {
     /// There is no login.
@@ -448,7 +447,7 @@ pub enum TokenFault {
     /// The scope was refused, or does not suffice (RFC 6750, section 3.1, `insufficient_scope`).
     #[error("the scope of the gateway's access token does not suffice")]
     ScopeRefused,
-    /// The upstream is called with each caller's own token, and this caller has brought none to
+    /// The upstream is called with each caller's own token, and this caller has brought no token to
     /// exchange.
     #[error(
         "it is called with the caller's own credential, and this caller has none that it could be had with"
@@ -486,16 +485,16 @@ impl TokenFault {
         }
     }
 
-    /// Whether a person must sign in again.
+    /// Whether the operator must sign in again.
     pub fn needs_login(self) -> bool {
         matches!(self, Self::NoLogin | Self::LoginRefused | Self::LoginExpired)
     }
 }
 
 impl UpstreamFaultKind {
-    /// Whether a request to open a notification stream that fails so would fail each time: the
-    /// upstream has no such stream. After a redirect, 408 (timeout), 409 (another stream is still
-    /// open), 425 (too early), and statuses from 500 on except 501, it may succeed later.
+    /// Whether opening a notification stream would fail each time with this fault: the upstream has
+    /// no such stream. After a redirect, 408 (timeout), 409 (another stream is still open), 425
+    /// (too early), and statuses from 500 on except 501, opening may succeed later.
     pub fn refuses_streams(&self) -> bool {
         match self {
             Self::Status { status, .. } => {
@@ -506,7 +505,7 @@ impl UpstreamFaultKind {
         }
     }
 
-    /// Describes the fault to an operator: as `Display`, with the details that clients must not
+    /// Describes the fault to an operator: like `Display`, with the details that clients must not
     /// learn.
     pub fn diagnosis(&self) -> String {
         let (what, report) = match self {
@@ -553,7 +552,7 @@ impl UpstreamFaultKind {
         }
     }
 
-    /// Describes the fault in the log and in records of calls: as [`Self::diagnosis`], without
+    /// Describes the fault in the log and in records of calls: like [`Self::diagnosis`], without
     /// texts of the upstream, which may repeat values of the caller's arguments.
     pub fn recorded(&self) -> String {
         match self {
@@ -579,7 +578,7 @@ impl UpstreamFaultKind {
         )
     }
 
-    /// Whether the failure may be that of the connection or its session, not only of the request.
+    /// Whether the connection or its session may have failed, not only the request.
     pub fn is_of_connection(&self) -> bool {
         !matches!(
             self,
@@ -594,7 +593,7 @@ impl UpstreamFaultKind {
         )
     }
 
-    /// The HTTP status that the upstream has refused the request with.
+    /// Returns the HTTP status with which the upstream has refused the request.
     pub fn http_status(&self) -> Option<u16> {
         match self {
             Self::Status { status, .. }
@@ -606,8 +605,8 @@ impl UpstreamFaultKind {
         }
     }
 
-    /// Whether operators look for it in their log, by an id that callers get: what is the
-    /// upstream's, not what the gateway or the client has caused.
+    /// Whether the fault is logged with an id that is shown to the caller: a fault of the upstream,
+    /// not of the gateway or the client.
     pub fn is_logged(&self) -> bool {
         match self {
             Self::Unavailable(_)
@@ -699,7 +698,7 @@ impl Fault {
         }
     }
 
-    /// Describes the fault to an operator: as `Display`, with the details that clients must not
+    /// Describes the fault to an operator: like `Display`, with the details that clients must not
     /// learn.
     pub fn diagnosis(&self) -> String {
         match self {

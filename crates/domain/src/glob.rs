@@ -14,7 +14,7 @@ pub struct Glob {
 pub const MAX_PATTERN: usize = 512;
 
 impl fmt::Display for Glob {
-    /// The pattern as it was written.
+    /// Writes the original pattern.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.pieces.join("*"))
     }
@@ -35,7 +35,7 @@ impl Glob {
             return false;
         };
         for piece in inner {
-            // The first occurrence is enough: the text after it may have any length.
+            // The first occurrence suffices: the text after it may have any length.
             let Some(at) = rest.find(piece.as_str()) else {
                 return false;
             };
@@ -44,8 +44,8 @@ impl Glob {
         rest.ends_with(last.as_str())
     }
 
-    /// Returns the text that each star matched, each the shortest that is possible from the left;
-    /// `None` if the pattern does not match.
+    /// Returns the text that each star matched, each the shortest possible from the left; `None` if
+    /// the pattern does not match.
     pub(crate) fn captures<'a>(&self, name: &'a str) -> Option<Vec<&'a str>> {
         let [first, inner @ .., last] = self.pieces.as_slice() else {
             return self.matches(name).then(Vec::new);
@@ -66,7 +66,7 @@ impl Glob {
         self.pieces.len() - 1
     }
 
-    /// Returns the pattern with a text in the place of each star.
+    /// Returns the pattern with each star replaced by a text.
     pub(crate) fn filled_in(&self, texts: &[&str]) -> String {
         let mut texts = texts.iter();
         let mut name = String::new();
@@ -105,7 +105,7 @@ impl Glob {
         below[0]
     }
 
-    /// The characters of the pattern; `None` for a star.
+    /// Returns the characters of the pattern; `None` for a star.
     fn symbols(&self) -> Vec<Option<char>> {
         let mut symbols = Vec::new();
         for (index, piece) in self.pieces.iter().enumerate() {
@@ -129,7 +129,7 @@ impl Glob {
             match (index, rest.find(piece.as_str())) {
                 (0, Some(0)) => rest = &rest[piece.len()..],
                 (0, _) => return false,
-                // A star comes before: the rest of the prefix may be part of its text.
+                // After a star, the rest of the prefix may be part of the star's text.
                 _ => return true,
             }
             if index == last {

@@ -1,5 +1,5 @@
-//! Hidden text: characters that a display does not show. In a prompt they can carry instructions to
-//! a model that its reader cannot see and would not accept.
+//! Hidden text: characters that a display does not show. In a prompt, hidden text can give a model
+//! instructions that a reader cannot see and would not accept.
 
 use std::fmt::Write as _;
 
@@ -10,17 +10,17 @@ use super::name::is_hidden;
 /// The policy for hidden text in the messages of a prompt (`content` in the configuration).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum HiddenText {
-    /// Passes it on.
+    /// Passes the hidden text on.
     Allow,
-    /// Passes it on, and reports in the result where it is.
+    /// Passes the hidden text on, and reports its place in the result.
     Flag,
-    /// Removes it, and reports in the result where it was.
+    /// Removes the hidden text, and reports its place in the result.
     Strip,
     /// Refuses the prompt.
     Reject,
 }
 
-/// Most messages that one report names.
+/// The limit of messages that one report names.
 const MAX_NAMED: usize = 100;
 
 /// Counts the hidden characters of a text. Line feeds, carriage returns and tabs are visible; so
@@ -56,8 +56,8 @@ fn characters(text: &str) -> impl Iterator<Item = (char, bool)> {
 }
 
 /// Reports messages with hidden text, each with its number of hidden characters, as JSON:
-/// `[{"message":0,"characters":3}]`. At most [`MAX_NAMED`] messages are named; `None` if there are
-/// none.
+/// `[{"message":0,"characters":3}]`. At most [`MAX_NAMED`] messages are named; `None` without such
+/// messages.
 pub fn report(messages: &[(usize, usize)]) -> Option<String> {
     let mut out = String::from("[");
     for (index, characters) in messages.iter().take(MAX_NAMED) {

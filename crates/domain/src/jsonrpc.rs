@@ -43,7 +43,7 @@ pub enum ResponseOutcome<'a> {
     },
 }
 
-/// The reason why a JSON value is not a JSON-RPC message. It has the id of the request where the id
+/// The reason why a JSON value is not a JSON-RPC message. The error has the request's id if it
 /// could be read, so that the error response can name the request.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("{what}")]
@@ -159,7 +159,7 @@ struct Parts<'a> {
     params: Option<Json<'a>>,
     result: Option<Json<'a>>,
     error: Option<Json<'a>>,
-    /// Whether there is a member that JSON-RPC does not define.
+    /// Whether the message has a member that JSON-RPC does not define.
     has_unknown: bool,
 }
 
@@ -174,7 +174,7 @@ impl<'a> Parts<'a> {
             match key.as_str().as_deref() {
                 // Some peers always write all three members.
                 Some("params" | "result" | "error") if is_null => {}
-                // PHP writes an empty object so.
+                // PHP writes an empty object as an empty array.
                 Some("params") if member.is_empty_array() => {}
                 Some("jsonrpc") => parts.version = Some(member),
                 Some("id") => parts.id = Some(member),

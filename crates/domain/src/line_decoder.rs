@@ -17,8 +17,7 @@ pub struct LineDecoder {
 pub enum DecodedLine {
     /// A complete line, without its line end and surrounding white space; never empty.
     Whole(Vec<u8>),
-    /// A line that exceeds the limit, reported as soon as it does. The line after it is decoded
-    /// normally.
+    /// A line that exceeds the limit, reported at once. The next line is decoded normally.
     TooLong,
 }
 

@@ -1,5 +1,5 @@
-//! Links in prompts: the codec of capabilities to read a resource of an upstream that a prompt
-//! links to, and the URIs that become one. `seal` makes a capability unforgeable, and binds it to
+//! Links in prompts: the codec of capabilities to read an upstream's resource that a prompt links
+//! to, and the URIs that become such links. `seal` makes a capability unforgeable, and binds it to
 //! its endpoint.
 
 use std::time::Duration;
@@ -23,21 +23,21 @@ pub struct Link {
     pub issued_at: UnixSeconds,
 }
 
-/// The beginning of the URIs that are the gateway's own.
+/// The beginning of the gateway's own URIs.
 pub const OWN: &str = "promptgate://";
 
 /// The beginning of a sealed link. Its token is in the path, because some clients write the
 /// authority of a URI in lower case.
 const SEALED: &str = "promptgate://link/";
 
-/// Longest URI that is sealed, in bytes. A longer one is data rather than an address.
+/// Longest URI that is sealed, in bytes. A longer URI is data rather than an address.
 const MAX_URI: usize = 2 << 10;
 
-/// The lifetime of a link: a conversation of a day may follow it.
+/// The lifetime of a link: it covers a conversation of a day.
 const LIFETIME: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Schemes of URIs that clients resolve themselves, and that of files of skills, which have rules
-/// of their own.
+/// Schemes of URIs that clients resolve themselves, and the scheme of skill files, which are read
+/// by other rules.
 const UNSEALED: [&str; 4] = ["http", "https", "data", "skill"];
 
 impl Link {
@@ -63,14 +63,14 @@ impl Link {
         rest.0.is_empty().then_some(link)
     }
 
-    /// Returns whether the link has not expired at `now`. A link from the future, as after a step
-    /// back of the clock, is fresh.
+    /// Returns whether the link has not expired at `now`. A link from the future, as after the
+    /// clock was set back, is fresh.
     pub fn is_fresh(&self, now: UnixSeconds) -> bool {
         now.saturating_since(self.issued_at) <= LIFETIME
     }
 }
 
-/// Whether a URI is one of the gateway's own. Schemes have no case (RFC 3986, section 3.1).
+/// Whether a URI belongs to the gateway. Schemes are case-insensitive (RFC 3986, section 3.1).
 pub fn is_own(uri: &str) -> bool {
     uri.get(..OWN.len()).is_some_and(|start| start.eq_ignore_ascii_case(OWN))
 }
@@ -85,7 +85,7 @@ pub fn token(uri: &str) -> Option<&str> {
     uri.strip_prefix(SEALED)
 }
 
-/// Whether a URI means something to its upstream only, and is short enough.
+/// Whether only its upstream can resolve a URI, and the URI is short enough.
 pub fn is_of_upstream(uri: &str) -> bool {
     let scheme = uri.split(':').next().unwrap_or_default();
     uri.len() <= MAX_URI && !UNSEALED.iter().any(|known| known.eq_ignore_ascii_case(scheme))

@@ -21,8 +21,8 @@ pub fn encode(name: &str) -> Cow<'_, str> {
     Cow::Owned(format!("{PREFIX}{}{SUFFIX}", BASE64_STANDARD.encode(name)))
 }
 
-/// Returns the name in a header value; `None` if the encoding is malformed. A value that has the
-/// beginning or the end of an encoded one alone is literal.
+/// Returns the name in a header value; `None` if the encoding is malformed. A value with only the
+/// beginning or only the end of an encoded name is literal.
 pub fn decode(value: &str) -> Option<Cow<'_, str>> {
     let value = value.trim_matches([' ', '\t']);
     let encoded = value.strip_prefix(PREFIX).and_then(|rest| rest.strip_suffix(SUFFIX));

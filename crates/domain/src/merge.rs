@@ -1,7 +1,7 @@
 //! The merge of the upstreams' prompt lists into one ordered list without name collisions.
 //!
-//! Names of upstreams with a prefix cannot collide, so each of these lists is merged by itself.
-//! Upstreams without one are merged together.
+//! Names of upstreams with a prefix cannot collide, so each of these lists is merged separately.
+//! Upstreams without a prefix are merged together.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -40,14 +40,14 @@ pub struct Merged {
     pub left_out: Vec<UnmergedPrompt>,
 }
 
-/// Merges the prompts of `sources`. `prefixes` are the non-empty ones of all upstreams, also of
-/// those that are not merged here. `fold` maps a name to the form in which look-alikes are equal
-/// (NFC).
+/// Merges the prompts of `sources`. `prefixes` are the non-empty prefixes of all upstreams,
+/// including upstreams that are not in `sources`. `fold` maps a name to the form in which
+/// look-alikes are equal (NFC).
 ///
 /// Within one source, prompts with the same name are listed once if their definitions are equal,
 /// and left out if the definitions differ. Between sources, only bare names can collide: a name
-/// that two bare sources list is left out of both; a bare name within the prefix of another source
-/// is left out alone.
+/// that two bare sources list is left out of both. A bare name within the prefix of another source
+/// is left out; the prefixed name stays.
 pub fn merge(
     sources: &[MergeSource<'_>],
     prefixes: &HashSet<&str>,
@@ -130,7 +130,7 @@ fn duplicates(
     fold: impl Fn(&str) -> Cow<'_, str>,
 ) -> HashMap<usize, Duplicate> {
     let mut first: HashMap<Cow<'_, str>, usize> = HashMap::with_capacity(prompts.len());
-    // The positions of names that occur again, by the first one.
+    // The positions of repeated names, by their first position.
     let mut again: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
     for (position, prompt) in prompts.iter().enumerate() {
         let at = *first.entry(fold(prompt.listed_name())).or_insert(position);

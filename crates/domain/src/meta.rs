@@ -17,7 +17,7 @@ pub const LOG_LEVEL: &str = "io.modelcontextprotocol/logLevel";
 pub const SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";
 pub const SUBSCRIPTION_ID: &str = "io.modelcontextprotocol/subscriptionId";
 
-/// The configuration of a prompt of a store, in a result.
+/// The configuration of a prompt from a prompt store, in a result.
 pub const CONFIG: &str = "promptgate/config";
 
 /// The URI of the upstream behind a link that is sealed, in the content of a prompt or resource.
@@ -26,7 +26,7 @@ pub const URI: &str = "promptgate/uri";
 /// The key of the progress token of a request. Each hop sets its own token.
 pub const PROGRESS_TOKEN: &str = "progressToken";
 
-/// Copies those members of a peer's `_meta` that the peer may set.
+/// Copies the members of a peer's `_meta` that the peer may set.
 pub fn write_foreign(meta: Json<'_>, out: &mut ObjectWriter<'_>) {
     for (key, value) in meta.members() {
         let name = key.as_str().unwrap_or_default();

@@ -11,9 +11,9 @@ pub enum Method {
     Complete,
     ListSkills,
     GetSkill,
-    /// Of a file of a skill.
+    /// `resources/read` of a file of a skill.
     ReadFile,
-    /// Of a folder of a skill.
+    /// `resources/directory/read` of a folder of a skill.
     ReadDirectory,
     /// `resources/read` of a link in a prompt.
     ReadLink,
@@ -22,7 +22,7 @@ pub enum Method {
 }
 
 impl Method {
-    /// The methods for prompts and skills, each under its own name.
+    /// The methods for prompts and skills, each with its wire name.
     pub const ALL: [Method; 7] = [
         Method::List,
         Method::Get,
@@ -33,8 +33,8 @@ impl Method {
         Method::ReadDirectory,
     ];
 
-    /// The methods for prompts. Each is an action of access rules, which mean skills, too: to list
-    /// them, and to get them with their files.
+    /// The methods for prompts. Each is an action of access rules, which cover skills, too: listing
+    /// them, and getting them with their files.
     pub const OF_PROMPTS: [Method; 3] = [Method::List, Method::Get, Method::Complete];
 
     pub fn parse(name: &str) -> Option<Self> {
@@ -65,8 +65,8 @@ impl Method {
     }
 }
 
-/// A method for tools or resources. Only the upstream of `[passthrough]` receives one: the gateway
-/// has no resources but the files of skills and links in prompts, and its tools stand for prompts.
+/// A method for tools or resources. Only the upstream of `[passthrough]` receives it: the gateway's
+/// only resources are files of skills and links in prompts, and its tools represent prompts.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum ForeignMethod {
     ListTools,
@@ -99,7 +99,7 @@ impl ForeignMethod {
         }
     }
 
-    /// Returns the method for prompts that does the same: rate limits count both alike.
+    /// Returns the corresponding method for prompts: rate limits count both alike.
     pub fn counted_as(self) -> Method {
         match self {
             Self::ListTools | Self::ListResources | Self::ListTemplates => Method::List,
@@ -123,8 +123,8 @@ pub fn named_member(method: &str) -> Option<&'static str> {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Countable {
     Call(Method),
-    /// A call of the upstream of `[passthrough]`; `None` for all methods without a name of their
-    /// own here.
+    /// A call of the upstream of `[passthrough]`; `None` for all methods that are not a
+    /// [`ForeignMethod`].
     Passthrough(Option<ForeignMethod>),
     /// `initialize`
     Initialize,
@@ -177,8 +177,8 @@ impl Countable {
         }
     }
 
-    /// Returns the requests that a limit means by this name: `resources/read` is for files of
-    /// skills and links in prompts, and for the upstream of `[passthrough]`.
+    /// Returns the requests that a limit means by this name: `resources/read` covers files of
+    /// skills, links in prompts, and the upstream of `[passthrough]`.
     pub fn named(name: &str) -> impl Iterator<Item = Self> {
         let known = Self::ALL.into_iter().chain(Self::PASSTHROUGH);
         known.filter(move |countable| countable.as_str() == name)
@@ -197,7 +197,7 @@ impl fmt::Display for Method {
     }
 }
 
-/// Stands for the methods of the upstream of `[passthrough]`.
+/// The name for the methods of the upstream of `[passthrough]`.
 const PASSTHROUGH: &str = "passthrough";
 pub const INITIALIZE: &str = "initialize";
 pub const INITIALIZED: &str = "notifications/initialized";

@@ -46,7 +46,7 @@ pub enum NameError {
     Skill,
 }
 
-/// The beginning of the public names of skills, which are URIs. No prompt has such a name.
+/// The beginning of the public names of skills, which are URIs. No prompt's name begins so.
 pub(crate) const SKILL_SCHEME: &str = "skill://";
 
 /// The maximum length of an upstream id or a prefix, in bytes: each name, metric and log line
@@ -129,7 +129,7 @@ impl Naming {
     ///
     /// # Errors
     /// If the raw name is empty, has hidden characters or surrounding white space, or if the public
-    /// name exceeds `max_length` or is like that of a skill.
+    /// name exceeds `max_length` or looks like the name of a skill.
     pub fn public(&self, prefix: &Prefix, raw: &str) -> Result<String, NameError> {
         check_raw(raw)?;
         let public = if prefix.is_bare() {

@@ -14,9 +14,9 @@ pub struct ParamHeaders(Vec<ParamHeader>);
 /// One annotated property.
 #[derive(Clone, Debug, Eq, PartialEq)]
 struct ParamHeader {
-    /// In lower case, with the prefix.
+    /// The name in lower case, with the prefix.
     name: String,
-    /// The names of the properties that lead to it.
+    /// The names of the properties on the path to the annotated one.
     path: Vec<String>,
 }
 
@@ -32,18 +32,18 @@ enum Expected<'a> {
 const PREFIX: &str = "mcp-param-";
 const ANNOTATION: &str = "x-mcp-header";
 
-/// Most annotated properties of a tool, and deepest nesting of one. More is taken for a mistake.
+/// The limit of annotated properties of a tool, and of their nesting. More is taken for a mistake.
 const MAX_HEADERS: usize = 32;
 const MAX_DEPTH: usize = 8;
 
-/// Longest name of a header without its prefix, and longest value that is sent, in bytes: servers
-/// accept no larger heads.
+/// The limits of a header's name without its prefix, and of its value, in bytes: servers accept no
+/// larger heads.
 const MAX_NAME: usize = 64;
 const MAX_VALUE: usize = 4 << 10;
 
 impl ParamHeaders {
-    /// Reads the annotations of an input schema: those of properties that `properties` alone lead
-    /// to. None if there are none, or if one is invalid: then the whole tool is.
+    /// Reads the annotations of an input schema, at properties reached through `properties` only.
+    /// `None` without annotations, or if one is invalid: the tool is invalid then.
     pub fn read(schema: Json<'_>) -> Option<Self> {
         let mut headers = Self::default();
         headers.add(schema, &mut Vec::new())?;
@@ -52,7 +52,7 @@ impl ParamHeaders {
         (are_unique && !headers.0.is_empty()).then_some(headers)
     }
 
-    /// Adds those below a schema; `None` if one is invalid.
+    /// Adds the annotations below a schema; `None` if one is invalid.
     fn add(&mut self, schema: Json<'_>, path: &mut Vec<String>) -> Option<()> {
         let properties = schema.get("properties").and_then(Json::object);
         for (name, property) in properties.iter().flat_map(|p| p.members()) {
@@ -85,7 +85,7 @@ impl ParamHeaders {
     }
 
     /// Compares the headers of a call with its arguments. `header` returns the value of a header,
-    /// `None` without one, and `Some(None)` for one that cannot be read.
+    /// `None` for a missing header, and `Some(None)` for an unreadable value.
     ///
     /// # Errors
     /// The name of the first header that differs.
@@ -134,8 +134,8 @@ impl Expected<'_> {
     }
 }
 
-/// Reads an integer, also one that is written as `42.0`; `None` beyond the range in which numbers
-/// of JSON are exact.
+/// Reads an integer, also in the form `42.0`; `None` beyond the range in which JSON numbers are
+/// exact.
 fn integer(text: &str) -> Option<i64> {
     let whole = match text.split_once('.') {
         Some((whole, zeros)) if zeros.bytes().all(|b| b == b'0') => whole,

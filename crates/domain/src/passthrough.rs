@@ -1,5 +1,5 @@
-//! Requests for what is not prompts, which go to one designated upstream (`[passthrough]`), and
-//! what that upstream has declared.
+//! Pass-through requests (tools, resources, …), which go to the upstream named in `[passthrough]`,
+//! and the capabilities that this upstream has declared.
 
 use std::sync::Arc;
 
@@ -12,22 +12,22 @@ use super::params::{InputRetry, cursor, required, retry};
 use super::skill;
 use super::uri::normal_form::normal;
 
-/// A request for the upstream of `[passthrough]`. Its parameters are forwarded as they came, nulls
+/// A request for the upstream of `[passthrough]`. Its parameters are forwarded unchanged, nulls
 /// included.
 #[derive(Clone, Debug)]
 pub struct PassthroughRequest {
     /// The method on the wire.
     pub method: Arc<str>,
-    /// `None` for a method that has no name of its own here.
+    /// `None` for a method that is not a [`ForeignMethod`].
     pub kind: Option<ForeignMethod>,
-    /// The name of the tool, the [normal] URI of the resource, or the method where there is
-    /// neither: what access rules match, limits count and records name.
+    /// The name of the tool, the [normal] URI of the resource, or else the method: access rules
+    /// match this name, limits count by it, and records show it.
     pub name: Arc<str>,
-    /// The same as the client has sent it.
+    /// The name as the client has sent it.
     pub sent_name: Arc<str>,
-    /// Whether it is a URI that servers could read differently.
+    /// Whether the name is a URI that servers could read differently.
     pub is_ambiguous: bool,
-    /// Members of `params` as JSON text without braces, but for `_meta`, `cursor`, and the answers
+    /// Members of `params` as JSON text without braces, except `_meta`, `cursor`, and the answers
     /// of a retry.
     pub params: Arc<str>,
     /// `cursor` of a list: a sealed token of the gateway.
@@ -35,11 +35,11 @@ pub struct PassthroughRequest {
     /// `Some` when the client calls again with the user's answers.
     pub retry: Option<InputRetry>,
     /// The level of `logging/setLevel`, a request of a legacy client about its own session. The
-    /// upstream has one session for many clients, so the gateway keeps the level of each of them
-    /// and answers the request itself.
+    /// upstream has one session for many clients, so the gateway keeps the level of each client and
+    /// answers the request itself.
     pub log_level: Option<LogLevel>,
-    /// The header that differs from the parameters. The call is refused once it is known that the
-    /// caller may use the tool, so that the refusal reveals none.
+    /// The header that differs from the parameters. The call is refused only after the access
+    /// check, so that the refusal does not reveal which tools exist.
     pub mismatch: Option<String>,
     /// The headers that repeat parameters for the upstream, as pairs of name and value.
     pub headers: Vec<(String, String)>,
@@ -50,7 +50,7 @@ pub struct PassthroughRequest {
 pub struct PassthroughList {
     /// The member of the result that has the elements.
     pub member: &'static str,
-    /// The member of an element that names it.
+    /// The member that holds the name of an element.
     pub name: &'static str,
 }
 
@@ -103,7 +103,7 @@ impl PassthroughRequest {
         })
     }
 
-    /// Returns the list that is requested, if it is one.
+    /// Returns the requested list; `None` if the request is not for a list.
     pub fn list(&self) -> Option<PassthroughList> {
         self.kind.and_then(list_of)
     }
@@ -123,7 +123,7 @@ impl PassthroughRequest {
         self.kind.map_or("_OTHER", ForeignMethod::as_str)
     }
 
-    /// Returns the key of a telemetry attribute for the name; `None` where the name is the method.
+    /// Returns the key of a telemetry attribute for the name; `None` if the name is the method.
     pub fn attribute(&self) -> Option<&'static str> {
         match self.kind? {
             ForeignMethod::CallTool => Some("gen_ai.tool.name"),
@@ -132,7 +132,7 @@ impl PassthroughRequest {
         }
     }
 
-    /// Returns the members of `params` for the upstream, with its own cursor.
+    /// Returns the members of `params` for the upstream, with the upstream's cursor.
     pub fn params_with(&self, cursor: Option<&str>) -> Arc<str> {
         let Some(cursor) = cursor else { return self.params.clone() };
         let mut params = self.params.to_string();
@@ -162,23 +162,23 @@ fn is_completion(method: &str) -> bool {
 /// The capabilities of an upstream that do not concern prompts.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct PassthroughCapabilities {
-    /// Whether it has tools, and announces changes of their list.
+    /// Whether the upstream has tools, and announces changes of their list.
     pub tools: Option<bool>,
-    /// Whether it has resources, and announces changes of their list.
+    /// Whether the upstream has resources, and announces changes of their list.
     pub resources: Option<bool>,
-    /// Log messages, which it sends before the response to a call.
+    /// Whether the upstream sends log messages before the response to a call.
     pub logging: bool,
     pub completions: bool,
-    /// Whether it has skills, which are served as those of all upstreams.
+    /// Whether the upstream has skills, which are served like those of all upstreams.
     pub skills: bool,
-    /// Its extensions, members of an object as JSON text without braces.
+    /// Extensions of the upstream, members of an object as JSON text without braces.
     pub extensions: String,
-    /// The first segments of the methods that its other capabilities stand for.
+    /// The first segments of the methods of the upstream's other capabilities.
     namespaces: Vec<String>,
 }
 
-/// Capabilities of which the gateway itself takes care, skills among them, and `tasks`, whose ids
-/// are those of a session: callers that share one would see those of others.
+/// Capabilities that the gateway handles itself, including skills. `tasks` are excluded because
+/// task ids belong to a session: callers that share a session would see each other's tasks.
 const NOT_PASSED: [&str; 10] = [
     "prompts",
     "completions",
@@ -192,11 +192,11 @@ const NOT_PASSED: [&str; 10] = [
     "skills",
 ];
 
-/// First segments of the methods of the protocol itself.
+/// First segments of the base protocol's methods.
 const PROTOCOL: [&str; 7] =
     ["initialize", "ping", "server", "subscriptions", "notifications", "elicitation", "sampling"];
 
-/// Most capabilities and extensions that are read: more would be a flood.
+/// The limit of capabilities and extensions that are read: more would be a flood.
 const MAX_NAMESPACES: usize = 64;
 
 /// Longest text of all extensions, in bytes.
@@ -239,13 +239,13 @@ impl PassthroughCapabilities {
         }
     }
 
-    /// The declaration for an upstream that was not reached yet: that of most.
+    /// Returns the typical declaration, for an upstream that was not reached yet.
     pub fn assumed() -> Self {
         Self { tools: Some(true), resources: Some(true), ..Self::default() }
     }
 
-    /// Whether requests with this method go to the upstream. Tools and resources do in any case:
-    /// hosts ask every server for them.
+    /// Whether requests with this method go to the upstream. Requests for tools and resources
+    /// always do: hosts send them to every server.
     pub fn takes(&self, method: &str, params: Option<Json<'_>>) -> bool {
         if ForeignMethod::parse(method).is_some() {
             return true;

@@ -2,13 +2,13 @@
 
 use std::fmt::Write as _;
 
-/// Encodes a text as a value of a form or of a query: all bytes but the unreserved characters
+/// Encodes a text as a value of a form or of a query: all bytes except the unreserved characters
 /// (section 2.3).
 pub fn encoded(text: &str) -> String {
     encoded_except(text, b"")
 }
 
-/// Encodes a path: all bytes but the unreserved characters and `/`.
+/// Encodes a path: all bytes except the unreserved characters and `/`.
 pub fn encoded_path(path: &str) -> String {
     encoded_except(path, b"/")
 }
@@ -22,13 +22,13 @@ pub fn encoded_segment(text: &str) -> String {
     }
 }
 
-/// Encodes what no URI contains (section 2): controls, spaces, all beyond ASCII, and a few signs.
-/// Text that is encoded already stays as it is.
+/// Encodes characters that no URI contains (section 2): controls, spaces, all beyond ASCII, and a
+/// few signs. Percent-encoded text stays unchanged.
 pub fn encoded_foreign(text: &str) -> String {
     encoded_except(text, b"%:/?#[]@!$&'()*+,;=")
 }
 
-/// Decodes a text; `None` if the encoding is broken, or the bytes are no UTF-8.
+/// Decodes a text; `None` if the encoding is broken, or the bytes are not UTF-8.
 pub fn decoded(text: &str) -> Option<String> {
     let (bytes, is_broken) = decoded_bytes(text);
     if is_broken { None } else { String::from_utf8(bytes).ok() }
@@ -60,9 +60,9 @@ pub fn decoded_bytes(text: &str) -> (Vec<u8>, bool) {
     (out, is_broken)
 }
 
-/// Writes each byte of a text, whether it came percent-encoded or not, in one way: unreserved
-/// characters and those of `alike` plain, all others in capital digits. What is in `kept` stays as
-/// it came. `None` if the encoding is broken. Takes time linear in the length.
+/// Writes each byte of a text in one way, whether it was percent-encoded or not: unreserved
+/// characters and those of `alike` plain, all others percent-encoded in capital digits. Plain bytes
+/// in `kept` stay plain. `None` if the encoding is broken. Takes time linear in the length.
 pub fn respelled(text: &str, alike: &[u8], kept: &[u8]) -> Option<String> {
     let mut out = String::with_capacity(text.len());
     let mut rest = text.as_bytes();

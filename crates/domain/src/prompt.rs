@@ -25,7 +25,7 @@ pub struct Prompt {
     pub name: String,
     /// The name that an overlay gives to the prompt.
     renamed: Option<Box<str>>,
-    /// The title as it is listed, without hidden text.
+    /// The listed title, without hidden text.
     pub title: Option<String>,
     pub arguments: Vec<Argument>,
     /// All members except `name` as JSON text, with a comma before each:
@@ -37,9 +37,9 @@ pub struct Prompt {
     pub source: Option<Arc<PromptSource>>,
     /// The version behind a library prompt, if it has one.
     pub version: Option<Arc<PromptVersion>>,
-    /// The gateways between this one and its server.
+    /// The gateways between this gateway and the prompt's server.
     pub via: Via,
-    /// The result of a get without arguments as JSON text, where a library knows it beforehand.
+    /// The result of a get without arguments as JSON text, if a library knows it in advance.
     pub result: Option<Arc<str>>,
 }
 
@@ -54,9 +54,9 @@ pub struct PromptSource {
 /// The place where the source of a library prompt is read again.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum SourcePlace {
-    /// A file, in a folder of a library as it was read.
+    /// A file, in a folder of a library when it was read.
     File { folder: Arc<Path>, path: PathBuf },
-    /// The source itself as canonical JSON (RFC 8785), as a prompt store had it.
+    /// The source itself as canonical JSON (RFC 8785), from a prompt store.
     Kept(Arc<str>),
 }
 
@@ -92,7 +92,7 @@ impl PromptError {
         Self::Refused { name: excerpt(&prompt.name), error: prompt.error }
     }
 
-    /// Whether the prompt can be read without the members that are malformed.
+    /// Whether the prompt can be read without its malformed members.
     fn is_of_member(&self) -> bool {
         matches!(self, Self::Shape { .. } | Self::ArgumentTwice { .. })
     }
@@ -141,11 +141,11 @@ impl Prompt {
         Ok(Self { title, arguments, rest, ..Self::named(&name) })
     }
 
-    /// Reads one element of `prompts` as [`Prompt::read`] does, without malformed members other
-    /// than the name. Also returns why the first of them was left out.
+    /// Reads one element of `prompts` as [`Prompt::read`] does, leaving out malformed members
+    /// except the name. Also returns why the first of them was left out.
     ///
     /// # Errors
-    /// As [`Prompt::read`], for what cannot be left out.
+    /// As [`Prompt::read`], for mistakes that cannot be left out.
     pub fn read_repaired(value: Json<'_>) -> Result<(Self, Option<PromptError>), PromptError> {
         match Self::read(value) {
             Err(error) if error.is_of_member() => {
@@ -156,7 +156,7 @@ impl Prompt {
         }
     }
 
-    /// A prompt of which nothing but the raw name is known.
+    /// Returns a prompt that is known by its raw name only.
     pub fn named(name: &str) -> Self {
         Self {
             name: name.to_owned(),
@@ -173,7 +173,7 @@ impl Prompt {
     }
 
     /// Reads a definition that [`Prompt::canonical`] wrote, as another form of the prompt
-    /// `offered`. `None` if it has no name.
+    /// `offered`. `None` if the definition has no name.
     pub fn approved(definition: Json<'_>, offered: &Self) -> Option<Self> {
         let listed_name = definition.get("name").and_then(Json::as_str)?;
         let mut prompt = offered.with_members(|out| {
@@ -186,8 +186,8 @@ impl Prompt {
         Some(prompt)
     }
 
-    /// The effective definition: this one under the name that an overlay gives to it, with the
-    /// members that `write` makes of its own. They include no `name`.
+    /// Returns the effective definition: under the name that an overlay gives, with the members
+    /// that `write` writes from the original definition. `write` must add no `name`.
     pub(super) fn overlaid(
         &self,
         name: Option<String>,
@@ -202,7 +202,7 @@ impl Prompt {
         prompt
     }
 
-    /// The prompt with other members, which have the types of a prompt's.
+    /// Returns the prompt with other members, which must have the types of a prompt's members.
     fn with_members(&self, write: impl FnOnce(&mut ObjectWriter<'_>)) -> Self {
         let mut rest = String::new();
         append_members(&mut rest, write);
@@ -218,12 +218,12 @@ impl Prompt {
         Self { title, arguments, rest, ..self.clone() }
     }
 
-    /// Whether it is a version of another prompt (`NAME@LABEL`, `NAME@3`).
+    /// Whether the prompt is a version of another prompt (`NAME@LABEL`, `NAME@3`).
     pub fn is_version(&self) -> bool {
         self.version.as_ref().is_some_and(|version| version.is_apart(&self.name))
     }
 
-    /// Returns the name that public names are made of: the raw name, or the one that an overlay
+    /// Returns the name from which public names are made: the raw name, or the name that an overlay
     /// gives to the prompt.
     pub fn listed_name(&self) -> &str {
         self.renamed.as_deref().unwrap_or(&self.name)

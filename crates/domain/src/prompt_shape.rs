@@ -1,5 +1,5 @@
-//! The types of the members of a prompt's definition (MCP 2025-11-25, schema, `Prompt`), and
-//! definitions without members of other types.
+//! The types of the members of a prompt's definition (MCP 2025-11-25, schema, `Prompt`), and the
+//! removal of members of other types.
 
 use std::collections::HashSet;
 

@@ -1,5 +1,5 @@
-//! A prompt as a skill, for models that start skills by themselves: the `SKILL.md` that says what
-//! the prompt says, and its entry.
+//! A prompt as a skill, for models that start skills by themselves: the entry, and a `SKILL.md`
+//! with the text of the prompt.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,7 @@ use super::json::object::write_object;
 use super::json::{Json, write_str};
 use super::skill::{SCHEME, SKILL_FILE, Skill, SkillError, is_name};
 
-/// A skill that stands for a prompt. Its only file is its `SKILL.md`.
+/// A skill derived from a prompt. Its only file is its `SKILL.md`.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct PromptSkill {
     pub skill: Skill,
@@ -16,7 +16,7 @@ pub struct PromptSkill {
     pub text: String,
 }
 
-/// The reason why no skill stands for a prompt.
+/// The reason why a prompt cannot become a skill.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum PromptSkillError {
     #[error("it requires arguments, and a skill takes none")]
@@ -32,11 +32,11 @@ pub enum PromptSkillError {
     Entry(#[from] SkillError),
 }
 
-/// Most levels of an entry.
+/// The limit of the JSON depth of an entry.
 const DEPTH: usize = 8;
 
-/// Returns the name of the skill that stands for a prompt of this name: the same, or with capital
-/// letters made small and `_`, `.`, `/` and spaces made hyphens, if that is the name of a skill.
+/// Returns the name of the skill for a prompt of this name: the same, or with lower-case letters
+/// and with hyphens for `_`, `.`, `/` and spaces, if the result is a valid name of a skill.
 ///
 /// # Errors
 /// [`PromptSkillError::Name`].
@@ -51,11 +51,11 @@ pub fn skill_name(name: &str) -> Result<String, PromptSkillError> {
 }
 
 impl PromptSkill {
-    /// Makes the skill of this name, which [`skill_name`] returned, of the messages of a checked
+    /// Builds the skill of this name, which [`skill_name`] returned, from the messages of a checked
     /// `prompts/get` result. `digest` returns `sha256:…` of a text.
     ///
     /// # Errors
-    /// A message that is not text, or not of the user; a description that has not 1 to 1,024
+    /// A message that is not text, or not from the user; a description without 1 to 1,024
     /// characters; more than 16 MiB.
     pub fn new<'a>(
         name: &str,
@@ -87,8 +87,8 @@ impl PromptSkill {
     }
 }
 
-/// Returns the texts of messages in their order, with an empty line between them; `None` if one is
-/// not a text of the user. The text of an embedded resource is text.
+/// Returns the texts of messages in their order, with an empty line between them; `None` if a
+/// message is not a text of the user. The text of an embedded resource counts as text.
 fn body<'a>(messages: impl Iterator<Item = Json<'a>>) -> Option<String> {
     let mut body = String::new();
     for message in messages {
@@ -109,8 +109,8 @@ fn body<'a>(messages: impl Iterator<Item = Json<'a>>) -> Option<String> {
     (!body.is_empty()).then_some(body)
 }
 
-/// Writes a text as a double-quoted scalar of YAML. It is that of JSON, but that characters which
-/// are no text of YAML, or break its lines, are escaped.
+/// Writes a text as a double-quoted scalar of YAML: JSON, with additional escapes for characters
+/// that YAML does not allow in text, or takes for line breaks.
 fn write_yaml(text: &str, out: &mut String) {
     let mut quoted = String::with_capacity(text.len() + 2);
     write_str(text, &mut quoted);

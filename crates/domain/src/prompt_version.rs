@@ -1,16 +1,16 @@
-//! Versions of a library prompt: which version and label a listed prompt stands for.
+//! Versions of a library prompt: the version and label behind a listed prompt.
 
 use std::sync::Arc;
 
 use super::json::Json;
 
-/// The version behind a library prompt: behind `NAME` itself, or behind one of its versions,
-/// `NAME@LABEL` and `NAME@3`, which are prompts of their own.
+/// The version behind a library prompt: of `NAME` itself, or of `NAME@LABEL` or `NAME@3`, which are
+/// listed as separate prompts.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct PromptVersion {
     /// The raw name `NAME`.
     pub of: Arc<str>,
-    /// Clients get it as `_meta.version`.
+    /// The version, which clients get as `_meta.version`.
     pub version: Arc<str>,
     /// The label that chose the version; clients get it as `_meta.label`.
     pub label: Option<Arc<str>>,
@@ -22,7 +22,7 @@ impl PromptVersion {
         *self.of != *raw_name
     }
 
-    /// The same prompt, with the version and label that another definition of it has.
+    /// Returns the same prompt's version and label as another definition of it states them.
     pub(super) fn as_in(&self, definition: Json<'_>) -> Self {
         let meta = definition.get("_meta");
         let member = |key: &str| {

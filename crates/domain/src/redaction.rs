@@ -1,6 +1,6 @@
-//! Removal of secrets from texts that others have written: an upstream may repeat the credential
-//! that it was called with, as error messages for developers do, and write it as a URL, a form,
-//! JSON or HTML has it.
+//! Removal of secrets from texts of others: an upstream may repeat the credential that it was
+//! called with, as error messages for developers do, in the encoding of a URL, a form, JSON or
+//! HTML.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -13,17 +13,17 @@ use base64::prelude::BASE64_STANDARD;
 use super::document::Document;
 use super::fault::{ChildReport, UpstreamFaultKind as Kind, excerpt};
 
-/// Takes the place of a secret.
+/// The replacement of a secret.
 const REDACTED: &str = "[redacted]";
 
-/// Shortest secret that is looked for in other writings, in bytes. A shorter one is found as it
-/// stands only: its other writings are in ordinary words.
+/// Shortest secret that is also searched for in encoded forms, in bytes. A shorter secret is only
+/// found verbatim: its encoded forms occur in ordinary words.
 const MIN_WRITTEN: usize = 6;
 
 /// JSON depth of documents, which were accepted before.
 const DEPTH: usize = 64;
 
-/// Secrets, prepared to be found in texts. `Debug` shows none.
+/// Secrets, prepared for the search in texts. `Debug` shows no secret.
 #[derive(Clone, Default, Eq, PartialEq)]
 pub struct Secrets {
     forms: Vec<Form>,
@@ -31,22 +31,22 @@ pub struct Secrets {
     first: [u64; 4],
 }
 
-/// One form of a secret.
+/// A searched form of a secret.
 #[derive(Clone, Eq, PartialEq)]
 struct Form {
     text: Box<[u8]>,
     writing: Writing,
 }
 
-/// How a form may be written.
+/// The encodings in which a form is found.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Writing {
-    /// As it stands.
+    /// Verbatim.
     Exact,
-    /// In any case, percent-encoded (RFC 3986), as in a form, and escaped as in JSON or HTML; also
-    /// in part.
+    /// In any case, percent-encoded (RFC 3986), form-encoded, or escaped as in JSON or HTML; also
+    /// partly encoded.
     Any,
-    /// As [`Writing::Any`], but in its own case: base64 of both alphabets (RFC 4648).
+    /// As [`Writing::Any`], but case-sensitive: base64 of both alphabets (RFC 4648).
     Base64,
 }
 
@@ -79,7 +79,7 @@ impl Secrets {
         let written = match writing {
             Writing::Exact => [own; 3],
             Writing::Any => [own, own.to_ascii_lowercase(), own.to_ascii_uppercase()],
-            // The alphabet of URLs.
+            // The URL-safe alphabet.
             Writing::Base64 if own == b'+' => [own, own, b'-'],
             Writing::Base64 if own == b'/' => [own, own, b'_'],
             Writing::Base64 => [own; 3],
@@ -96,7 +96,7 @@ impl Secrets {
     }
 
     /// Returns the length of the longest form at a place of a text, in bytes; the rest of the text
-    /// once the search has taken the steps that it may.
+    /// once the search has used up its steps.
     fn length_at(&self, text: &Searched<'_>, at: usize) -> Option<usize> {
         let first = *text.bytes.get(at)?;
         if text.steps.get() == 0 {
@@ -112,17 +112,17 @@ impl Secrets {
         forms.max()?.or_else(|| (text.steps.get() == 0).then(|| text.bytes.len() - at))
     }
 
-    /// Whether a text has one of the secrets in it, or cannot be searched in the steps for its
-    /// length. A part of a secret is not looked for: a caller whose arguments come back could guess
-    /// it byte by byte.
+    /// Whether a text contains one of the secrets, or the search used up its steps. Parts of a
+    /// secret are not searched for: a caller whose arguments are returned could guess the secret
+    /// byte by byte.
     pub fn is_in(&self, text: &str) -> bool {
         let text = Searched::new(text);
         !self.forms.is_empty()
             && (0..text.bytes.len()).any(|at| self.length_at(&text, at).is_some())
     }
 
-    /// Returns a text without the secrets in it. Secrets that overlap are removed together. Where
-    /// the steps for its length end, the rest is removed.
+    /// Returns a text without the secrets in it. Secrets that overlap are removed together. If the
+    /// search uses up its steps, the rest of the text is removed.
     pub fn redact<'a>(&self, text: &'a str) -> Cow<'a, str> {
         if !self.is_in(text) {
             return text.into();
@@ -142,7 +142,7 @@ impl Secrets {
         out.into()
     }
 
-    /// Returns a document without the secrets in it; `None` if it is no JSON without them.
+    /// Returns a document without the secrets in it; `None` if the rest is not JSON.
     pub fn redact_document(&self, document: Document) -> Option<Document> {
         match self.redact(document.json().text()) {
             Cow::Borrowed(_) => Some(document),
@@ -160,21 +160,21 @@ impl fmt::Debug for Secrets {
 /// A text that is searched, in time proportional to its length.
 struct Searched<'a> {
     bytes: &'a [u8],
-    /// The ends of the long runs of backslashes, in their order, so that no place in a run counts
-    /// the rest of it.
+    /// The ends of the long runs of backslashes, in order, so that no place in a run counts the
+    /// rest of the run.
     run_ends: Vec<usize>,
-    /// The steps that are left: bytes that may be those of a form.
+    /// The remaining steps: comparisons of bytes with a form.
     steps: Cell<usize>,
 }
 
-/// Steps for each byte of a text. An ordinary text needs a few; a text of beginnings of a long
-/// secret, such as one letter repeated, would need as many as the secret has bytes.
+/// Steps for each byte of a text. An ordinary text needs a few; a text that repeats the beginning
+/// of a long secret, such as one letter, would need as many as the secret has bytes.
 const STEPS: usize = 256;
 
-/// Steps in any case.
+/// The minimum number of steps.
 const STEPS_AT_LEAST: usize = 1 << 20;
 
-/// Backslashes that are counted one by one.
+/// The number of backslashes that are counted one by one.
 const SHORT_RUN: usize = 16;
 
 impl<'a> Searched<'a> {
@@ -193,7 +193,7 @@ impl<'a> Searched<'a> {
         Self { bytes, run_ends, steps: Cell::new(steps) }
     }
 
-    /// Returns the number of backslashes from a place on.
+    /// Returns the number of backslashes at a place.
     fn marks(&self, at: usize) -> usize {
         let next = self.bytes[at..].iter().take(SHORT_RUN);
         let marks = next.take_while(|byte| **byte == b'\\').count();
@@ -204,7 +204,7 @@ impl<'a> Searched<'a> {
         self.run_ends.get(run).map_or(marks, |end| end - at)
     }
 
-    /// Takes steps. Returns whether there were as many.
+    /// Takes steps. Returns whether enough steps were left.
     fn take(&self, steps: usize) -> bool {
         let left = self.steps.get().checked_sub(steps);
         self.steps.set(left.unwrap_or(0));
@@ -257,12 +257,12 @@ impl Form {
     }
 }
 
-/// A character, or a byte of one, as an encoding writes it.
+/// An encoded character, or an encoded byte of one.
 #[derive(Clone, Copy)]
 struct Escape {
     bytes: [u8; 4],
     count: usize,
-    /// Bytes of the writing.
+    /// The length of the encoded form, in bytes.
     length: usize,
 }
 
@@ -292,8 +292,8 @@ impl Escape {
         }
     }
 
-    /// Reads an escape of JSON or of another string literal, also one within another literal, that
-    /// begins with `marks` backslashes.
+    /// Reads an escape of JSON or of another string literal, also of a nested literal, that begins
+    /// with `marks` backslashes.
     fn of_json(text: &[u8], marks: usize) -> Option<Self> {
         let code = |begin: usize, digits: usize| number(text.get(begin..begin + digits)?, 16);
         let (char, length) = match text.get(marks) {
@@ -339,7 +339,7 @@ fn number(digits: &[u8], radix: u32) -> Option<u32> {
 }
 
 /// Returns a fault without the secrets in its texts, and with the message of an upstream's error
-/// truncated. `error.data` with a secret in it is left out.
+/// truncated. `error.data` that contains a secret is left out.
 pub fn without_secrets(kind: Kind, secrets: &Secrets) -> Kind {
     let clean_report = |report: &ChildReport| {
         let lines = report.stderr.iter().map(|line| secrets.redact(line).into_owned());
@@ -351,7 +351,7 @@ pub fn without_secrets(kind: Kind, secrets: &Secrets) -> Kind {
             let data = data.filter(|data| !secrets.is_in(data));
             Kind::Error { code, message: excerpt(&clean(message)), data }
         }
-        // Without its pages it is an error like any other.
+        // Without its pages the fault is an ordinary error.
         Kind::UrlElicitationRequired { message, data } if secrets.is_in(&data) => {
             Kind::Error { code: -32042, message: excerpt(&clean(message)), data: None }
         }

@@ -1,5 +1,5 @@
-//! Repairs: changes to messages of upstreams that make them acceptable. The client SDKs deliver
-//! what is repaired here as it is; a gateway must forward what every client can read.
+//! Repairs: changes that make messages of upstreams acceptable. The client SDKs deliver such
+//! messages unrepaired; a gateway must forward messages that every client can read.
 
 /// A kind of repair.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -20,9 +20,9 @@ pub enum RepairKind {
     MimeType,
     /// An empty array was read as an empty object.
     EmptyObject,
-    /// A list ended with a cursor that names no page.
+    /// The list was ended at a cursor that names no page.
     Cursor,
-    /// An empty member beside the one that holds the content was left out.
+    /// An empty member was left out next to the member with the content.
     EmptyMember,
 }
 
@@ -57,7 +57,7 @@ impl RepairKind {
         }
     }
 
-    /// Says what was repaired, for the log.
+    /// Describes the repaired mistake, for the log.
     pub fn what(self) -> &'static str {
         match self {
             Self::Text => "bytes or escapes that stand for no character",

@@ -118,8 +118,8 @@ impl RequestState {
         rest.0.is_empty().then_some(Self { owner, issued_at, rounds, progress })
     }
 
-    /// Returns whether the state has not expired at `now`. A state from the future, as after a step
-    /// back of the clock, is fresh.
+    /// Returns whether the state has not expired at `now`. A state from the future, as after the
+    /// clock was set back, is fresh.
     pub fn is_fresh(&self, now: UnixSeconds) -> bool {
         now.saturating_since(self.issued_at) <= LIFETIME
     }

@@ -12,7 +12,7 @@ pub enum Revision {
     V2026_07_28,
 }
 
-/// The era of a revision: with or without sessions. No other difference changes the message flow.
+/// The era of a revision: with or without sessions. Other differences leave the message flow alone.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Era {
     /// An `initialize` handshake opens a session (2024-11-05 to 2025-11-25).

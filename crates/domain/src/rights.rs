@@ -13,7 +13,7 @@ pub struct PromptRef<'a> {
     /// Id of the upstream.
     pub upstream: &'a str,
     pub raw_name: &'a str,
-    /// The state of its approval.
+    /// The approval state of the prompt.
     pub state: ApprovalState,
 }
 
@@ -28,8 +28,8 @@ pub trait Rights: Send + Sync {
     /// Returns whether the caller may use the method on this prompt of the upstream.
     fn allows(&self, caller: &Caller, method: Method, prompt: PromptRef<'_>) -> bool;
 
-    /// Returns the rules that deny what [`Self::allows`] does not, for the audit log: their names,
-    /// or [`NO_RULE`]; `None` where it is allowed.
+    /// Returns the names of the rules that deny the call, or [`NO_RULE`], for the audit log; `None`
+    /// if [`Self::allows`] allows the call.
     fn denied_by(
         &self,
         caller: &Caller,
@@ -50,20 +50,20 @@ pub trait Rights: Send + Sync {
     }
 }
 
-/// Stands for a rule where none allows a call, or the rules cannot be evaluated for it.
+/// The name in place of a rule if no rule allows a call, or the rules cannot be evaluated.
 pub const NO_RULE: &str = "none";
 
-/// Which of several prompts a caller may use.
+/// The decisions on several prompts for a caller.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Allowed {
     All,
     None,
-    /// For each prompt.
+    /// One decision for each prompt.
     Some(Vec<bool>),
 }
 
 impl Allowed {
-    /// The decisions on each prompt.
+    /// Combines the decisions on each prompt.
     pub fn of(each: Vec<bool>) -> Self {
         if each.iter().all(|allowed| *allowed) {
             Self::All

@@ -1,5 +1,5 @@
-//! Rollouts: the callers that get another version of a prompt than all others, more of them step by
-//! step, and none once that version has failed too often.
+//! Rollouts: a growing share of the callers gets another version of a prompt, until that version
+//! has failed too often.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -7,8 +7,8 @@ use std::sync::Arc;
 use super::caller::{Caller, is_reserved};
 use super::unix_time::UnixSeconds;
 
-/// Serves one version of a prompt to a share of the callers, and the other to the rest. The list
-/// shows the prompt alone, in one form for all.
+/// Serves one version of a prompt to a share of the callers, and another version to the rest. The
+/// list shows only the prompt, in one form for all.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rollout {
     /// Public name of the prompt.
@@ -21,28 +21,28 @@ pub struct Rollout {
     pub share: f64,
     /// Groups whose members can be in the share; empty: every caller can.
     pub groups: Vec<String>,
-    /// In the order of their times.
+    /// The steps in the order of their times.
     pub steps: Vec<RolloutStep>,
     pub rollback: Option<RollbackRule>,
 }
 
-/// Another share from an instant on.
+/// A new share from an instant on.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RolloutStep {
     pub at: UnixSeconds,
-    /// From 0 to 1.
+    /// The share, from 0 to 1.
     pub share: f64,
 }
 
-/// When the new version is taken back: more than `share` of its last `over` gets have failed, for
-/// at least two callers. A caller counts for at most half of the failures that this takes, and for
-/// at most half of the last gets, so that a caller who fails, or succeeds, on purpose decides alone
-/// neither way.
+/// The rule for a rollback: more than `share` of the new version's last `over` gets have failed,
+/// for at least two callers. A caller counts for at most half of the failures that are needed, and
+/// for at most half of the last gets, so that no single caller who fails or succeeds on purpose can
+/// decide.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RollbackRule {
-    /// From 0 to less than 1.
+    /// The share of failures, from 0 to less than 1.
     pub share: f64,
-    /// At least 2.
+    /// The number of gets, at least 2.
     pub over: usize,
 }
 
@@ -65,13 +65,13 @@ pub struct GetOutcome {
 }
 
 impl RollbackRule {
-    /// The failures among the last gets that take the version back.
+    /// Returns the number of failures among the last gets that cause a rollback.
     fn needed(self) -> usize {
-        // At most `over`, since the share is below 1.
+        // The result is at most `over`, since the share is below 1.
         (self.share * self.over as f64) as usize + 1
     }
 
-    /// Whether these are failures of several callers, and enough of them.
+    /// Whether `last` has enough failures, of several callers.
     fn is_met_by(self, last: &VecDeque<GetOutcome>) -> bool {
         let most = self.needed().div_ceil(2);
         let mut failures = BTreeMap::<u64, usize>::new();
@@ -84,20 +84,20 @@ impl RollbackRule {
 }
 
 impl Rollout {
-    /// The share of the callers at this time.
+    /// Returns the share of the callers at this time.
     pub fn share_at(&self, now: UnixSeconds) -> f64 {
         let passed = self.steps.iter().rev().find(|step| step.at <= now);
         passed.map_or(self.share, |step| step.share)
     }
 
-    /// The next step after this time.
+    /// Returns the next step after this time.
     pub fn next_step(&self, now: UnixSeconds) -> Option<RolloutStep> {
         self.steps.iter().find(|step| step.at > now).copied()
     }
 
-    /// Whether a caller is in the share. Its place among all callers is a number that `hash` makes
-    /// of a text; places are equally likely, so a caller that is in a share is in each larger one.
-    /// Callers without an identity of their own are in none.
+    /// Whether a caller is in the share. `hash` maps the caller to a uniformly distributed number,
+    /// so that a caller in one share is also in each larger share. Callers without an identity are
+    /// never in a share.
     pub fn takes(&self, caller: &Caller, now: UnixSeconds, hash: impl FnOnce(&str) -> u64) -> bool {
         let is_member = |group| self.groups.contains(group);
         if is_reserved(caller.id())
@@ -105,7 +105,7 @@ impl Rollout {
         {
             return false;
         }
-        // 2^64 callers, of which the largest `u64` counts as one more.
+        // The share of all 2^64 hash values.
         let bound = self.share_at(now) * 18_446_744_073_709_551_616.0;
         let Self { prompt, from, to, .. } = self;
         u128::from(hash(&format!("rollout\0{prompt}\0{from}\0{to}\0{}", caller.id())))
@@ -114,7 +114,7 @@ impl Rollout {
 }
 
 impl RolloutOutcomes {
-    /// Notes a get that the new version has answered. Returns whether that takes the version back.
+    /// Notes a get that the new version has answered. Returns whether the version is rolled back.
     pub fn note(&mut self, get: GetOutcome, rule: Option<RollbackRule>, now: UnixSeconds) -> bool {
         if self.rolled_back.is_some() {
             return false;
@@ -131,7 +131,7 @@ impl RolloutOutcomes {
         self.rolled_back.is_some()
     }
 
-    /// Keeps a get among the last `over`, of which a caller has at most half.
+    /// Keeps a get among the last `over` gets, at most half of which are of one caller.
     fn keep(&mut self, get: GetOutcome, over: usize) {
         let is_own = |kept: &GetOutcome| kept.caller == get.caller;
         if self.last.iter().filter(|kept| is_own(kept)).count() >= over.div_ceil(2)
@@ -144,17 +144,17 @@ impl RolloutOutcomes {
         self.last.drain(..excess);
     }
 
-    /// The outcomes of a version that was taken back before, or elsewhere.
+    /// Returns the outcomes of a version that was rolled back earlier, or by another replica.
     pub fn after_rollback(at: UnixSeconds) -> Self {
         Self { rolled_back: Some(at), ..Self::default() }
     }
 
-    /// When the version was taken back.
+    /// Returns the time of the rollback.
     pub fn rolled_back(&self) -> Option<UnixSeconds> {
         self.rolled_back
     }
 
-    /// The gets that were noted, and how many of them have failed.
+    /// Returns the number of noted gets, and of the failed ones among them.
     pub fn counts(&self) -> (u64, u64) {
         (self.gets, self.failed)
     }

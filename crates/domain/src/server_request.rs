@@ -17,7 +17,7 @@ pub struct ClientCapabilities(u8);
 #[derive(Clone, Debug)]
 pub struct ServerRequest {
     kind: ServerRequestKind,
-    /// The `params`; an object where they are present.
+    /// The `params`; an object if present.
     params: Option<Document>,
 }
 
@@ -119,7 +119,7 @@ impl ClientCapabilities {
             && revision >= Revision::V2025_06_18
         {
             let has_url = has_modes && elicitation.get("url").is_some();
-            // Without a mode, it is form mode: before 2025-11-25 there was no other mode.
+            // Without modes, elicitation means form mode, the only mode before 2025-11-25.
             add(elicitation.get("form").is_some() || !has_url, Self::FORM);
             add(has_url, Self::URL);
         }
@@ -202,7 +202,7 @@ impl ServerRequest {
         Ok(Self { kind, params: params.map(Document::copy_of) })
     }
 
-    /// Returns the server request without secrets in its texts; `None` if it is none without them.
+    /// Returns the server request without secrets in its texts; `None` if the rest is not valid.
     pub fn without(mut self, secrets: &Secrets) -> Option<Self> {
         if let Some(params) = self.params.take() {
             self.params = Some(secrets.redact_document(params)?);
@@ -210,7 +210,7 @@ impl ServerRequest {
         Some(self)
     }
 
-    /// Bytes of its `params`.
+    /// Returns the size of `params` in bytes.
     pub fn text_size(&self) -> usize {
         self.params.as_ref().map_or(0, |params| params.json().text().len())
     }
@@ -227,8 +227,8 @@ impl ServerRequest {
         }
     }
 
-    /// Returns the `elicitationId` of a URL elicitation; `None` if the upstream's revision has
-    /// none, and for other server requests.
+    /// Returns the `elicitationId` of a URL elicitation; `None` if the upstream's revision does not
+    /// define it, and for other server requests.
     pub fn elicitation_id(&self) -> Option<String> {
         let id = self.member("elicitationId").and_then(Json::as_str);
         id.filter(|_| self.kind == ServerRequestKind::Url).map(|id| id.into_owned())
@@ -328,8 +328,8 @@ impl ServerRequest {
         is_valid.then(|| meta::without_reserved(result))
     }
 
-    /// Returns the answer for a user who was not reached, for a modern upstream, which accepts
-    /// results but no errors: `cancel` for an elicitation, `None` for other server requests.
+    /// Returns the answer if the user was not reached, for a modern upstream, which accepts only
+    /// results: `cancel` for an elicitation, `None` for other server requests.
     pub fn cancel_answer(&self) -> Option<Document> {
         let cancel = || Document::parse(br#"{"action":"cancel"}"#.to_vec(), 2).ok();
         matches!(self.kind, ServerRequestKind::Form | ServerRequestKind::Url).then(cancel)?

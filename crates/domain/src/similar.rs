@@ -9,13 +9,13 @@ const SUGGESTIONS: usize = 3;
 const LEAST_SIMILAR: f64 = 0.8;
 
 /// Whether two names differ by a typing error: at most two inserted, deleted, replaced or swapped
-/// characters. Names of up to three characters never do.
+/// characters. Never for names of up to three characters.
 pub fn is_typing_error(a: &str, b: &str) -> bool {
     a.chars().count().min(b.chars().count()) > 3 && damerau_levenshtein(a, b) <= 2
 }
 
 /// Returns the candidates that are nearest to a name, the best first. A candidate that contains the
-/// name, or whose part after a separator is like it, is near, too: people leave prefixes out.
+/// name, or whose part after a separator is similar, is near, too: people leave prefixes out.
 pub fn nearest<'a>(name: &str, candidates: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     let name = name.to_lowercase();
     let similarity = |candidate: &str| {
@@ -34,7 +34,7 @@ pub fn nearest<'a>(name: &str, candidates: impl Iterator<Item = &'a str>) -> Vec
     near.into_iter().take(SUGGESTIONS).map(|(_, candidate)| candidate).collect()
 }
 
-/// Returns `; did you mean …?` for the nearest candidates; a full stop without any.
+/// Returns `; did you mean …?` for the nearest candidates; a full stop without candidates.
 pub fn suggestion<'a>(name: &str, candidates: impl Iterator<Item = &'a str>) -> String {
     let near: Vec<_> = nearest(name, candidates).iter().map(|near| format!("`{near}`")).collect();
     if near.is_empty() { ".".to_owned() } else { format!("; did you mean {}?", near.join(" or ")) }

@@ -1,5 +1,5 @@
-//! Agent skills over MCP (extension `io.modelcontextprotocol/skills`, SEP-2640): the entry of a
-//! skill, checked, and its URIs behind the prefix of its upstream.
+//! Agent skills over MCP (extension `io.modelcontextprotocol/skills`, SEP-2640): the checked entry
+//! of a skill, and its URIs with the prefix of its upstream.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -29,14 +29,14 @@ pub const MAX_FILES: usize = 512;
 /// Most bytes of all files of one skill (extension, limits).
 pub const MAX_SIZE: u64 = 16 << 20;
 
-/// Most skills, and most bytes of their entries, that a host takes from one server: those of Claude
-/// Code, the only one that is known.
+/// Most skills, and most bytes of their entries, that a host accepts from one server: the limits of
+/// Claude Code, the only host with known limits.
 const HOST_MAX: SkillCount = SkillCount { skills: 100, bytes: 512 << 10 };
 
 /// The `resources` of a skill whose files have no digests.
 const DYNAMIC: &str = "dynamic";
 
-/// Longest URI of a file, in bytes, as its upstream writes it. A cursor holds one.
+/// Longest URI of a file at its upstream, in bytes. A cursor contains a URI.
 const MAX_URI: usize = 512;
 
 /// Longest name of a skill (Agent Skills specification, name field).
@@ -52,7 +52,7 @@ const MAX_COMPATIBILITY: usize = 500;
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct SkillCount {
     pub skills: usize,
-    /// Of their entries in the list.
+    /// The bytes of the skills' entries in the list.
     pub bytes: usize,
 }
 
@@ -72,30 +72,29 @@ pub fn exceeds_hosts(count: SkillCount) -> bool {
 /// A checked entry of `skills/list`.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Skill {
-    /// The path of its folder, without prefix: what rules name it by. That of a URI of another
-    /// scheme begins with the scheme.
+    /// The path of the skill's folder, without prefix: its name in rules. For URIs of another
+    /// scheme, the path begins with the scheme.
     pub path: Arc<str>,
     /// The front matter of `SKILL.md` as JSON text.
     frontmatter: String,
     /// All files; `SKILL.md` is one of them. Empty for a dynamic skill.
     pub files: Vec<SkillFile>,
-    /// The URI of the `SKILL.md` of a dynamic skill, whose files have no digests, as the upstream
-    /// has it.
+    /// The upstream's URI of the `SKILL.md` of a dynamic skill, whose files have no digests.
     dynamic: Option<Arc<str>>,
-    /// The gateways between this one and its server.
+    /// The gateways between this gateway and the skill's server.
     pub via: Via,
 }
 
 /// A file of a skill.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct SkillFile {
-    /// The URI, as the upstream has it.
+    /// The upstream's URI of the file.
     pub uri: Arc<str>,
     /// The path of the file behind [`SCHEME`] and prefix.
     pub path: Box<str>,
-    /// `sha256:…` of its bytes.
+    /// `sha256:…` of the content.
     pub digest: Box<str>,
-    /// Bytes.
+    /// The size in bytes.
     pub size: u64,
 }
 
@@ -132,7 +131,7 @@ impl Skill {
     /// Reads an entry of `skills/list`.
     ///
     /// # Errors
-    /// The first rule of the extension or of the Agent Skills format that it violates.
+    /// The first rule of the extension or of the Agent Skills format that the entry violates.
     pub fn read(entry: Json<'_>) -> Result<Self, SkillError> {
         let own = entry.get("uri").and_then(Json::as_str).ok_or(SkillError::NoUri)?;
         let malformed = || SkillError::Uri(excerpt(&own));
@@ -156,18 +155,18 @@ impl Skill {
         Ok(Self { path: path.into(), frontmatter, files, dynamic, via: Via::NONE })
     }
 
-    /// Returns the same skill as it came through other gateways.
+    /// Returns the same skill with the gateways that its entry has passed.
     pub fn through(self, via: Via) -> Self {
         Self { via, ..self }
     }
 
-    /// Whether its files have no digests, and are served as the upstream has them at each read.
+    /// Whether the skill's files have no digests, and are read from the upstream unverified.
     pub fn is_dynamic(&self) -> bool {
         self.dynamic.is_some()
     }
 
-    /// Returns the upstream's URI of a file of a dynamic skill, by its public one; `None` for one
-    /// that is not below the folder of the skill, or that two readers could take for two files.
+    /// Returns the upstream's URI of a file of a dynamic skill, by its public URI; `None` for a
+    /// file that is not below the folder of the skill, or a URI that is ambiguous.
     pub fn dynamic_file(&self, prefix: &Prefix, uri: &str) -> Option<String> {
         let own = self.dynamic.as_deref()?;
         let inside = uri.strip_prefix(&self.public_folder(prefix))?.strip_prefix('/')?;
@@ -176,7 +175,7 @@ impl Skill {
     }
 
     /// Returns the entry in canonical form (RFC 8785), with the URIs of the upstream and the files
-    /// in the order of these. What is approved of a skill is this form.
+    /// in the order of the URIs. The approval of a skill covers this form.
     pub fn canonical(&self) -> String {
         let mut files: Vec<_> = self.files.iter().collect();
         files.sort_unstable_by(|a, b| a.uri.cmp(&b.uri));
@@ -187,18 +186,18 @@ impl Skill {
         canonical(Json::accepted(&out))
     }
 
-    /// Returns the digests of its files.
+    /// Returns the digests of the skill's files.
     pub fn digests(&self) -> Files {
         let file = |file: &SkillFile| (self.path_in_folder(file).into(), (&*file.digest).into());
         self.files.iter().map(file).collect()
     }
 
-    /// Returns its name, which is that of its folder.
+    /// Returns the name of the skill, which is the name of its folder.
     pub fn name(&self) -> &str {
         self.path.rsplit('/').next().unwrap_or_default()
     }
 
-    /// Returns the bytes that it takes in memory.
+    /// Returns the bytes that the skill takes in memory.
     pub fn size(&self) -> usize {
         let file = |file: &SkillFile| {
             size_of::<SkillFile>() + file.uri.len() + file.path.len() + file.digest.len()
@@ -207,13 +206,13 @@ impl Skill {
         size_of::<Self>() + self.path.len() + self.frontmatter.len() + files
     }
 
-    /// Returns its description, as its author wrote it.
+    /// Returns the description in the words of its author.
     pub fn description(&self) -> String {
         let front = Json::accepted(&self.frontmatter);
         front.get("description").and_then(Json::as_str).unwrap_or_default().into_owned()
     }
 
-    /// Returns the public URI of its `SKILL.md`.
+    /// Returns the public URI of the skill's `SKILL.md`.
     pub fn public_uri(&self, prefix: &Prefix) -> String {
         Self::uri_of(prefix, &self.path)
     }
@@ -223,12 +222,12 @@ impl Skill {
         [&public_uri(prefix, path), "/", SKILL_FILE].concat()
     }
 
-    /// Returns its `SKILL.md`.
+    /// Returns the file `SKILL.md` of the skill.
     pub fn own_file(&self) -> Option<&SkillFile> {
         self.files.iter().find(|file| self.path_in_folder(file) == SKILL_FILE)
     }
 
-    /// Returns the paths in its folder of all files but its `SKILL.md`.
+    /// Returns the paths within the folder of all files except `SKILL.md`.
     pub fn other_files(&self) -> Vec<&str> {
         let own = self.own_file();
         let others = self.files.iter().filter(|file| Some(*file) != own);
@@ -240,12 +239,12 @@ impl Skill {
         file.path.get(self.path.len() + 1..).unwrap_or_default()
     }
 
-    /// Returns the public URI of its folder, without a slash at its end.
+    /// Returns the public URI of the skill's folder, without a slash at its end.
     pub fn public_folder(&self, prefix: &Prefix) -> String {
         public_uri(prefix, &self.path)
     }
 
-    /// Writes the entry as clients get it. Only the beginnings of URIs differ from the upstream's.
+    /// Writes the entry for clients. Only the beginnings of URIs differ from the upstream's.
     pub fn write(&self, prefix: &Prefix, out: &mut String) {
         let uri_of = |file: &SkillFile| public_uri(prefix, &file.path).into();
         self.write_entry(&self.public_uri(prefix), self.files.iter(), uri_of, out);
@@ -273,8 +272,8 @@ impl Skill {
         });
     }
 
-    /// Writes the files and folders that are directly in a folder of the skill, as `Resource`s, or
-    /// returns `None` where it has no such folder. `folder` is a public URI.
+    /// Writes the files and folders that are directly in a folder of the skill, as `Resource`s;
+    /// returns `None` if the skill has no such folder. `folder` is a public URI.
     pub fn directory(&self, prefix: &Prefix, folder: &str) -> Option<String> {
         let mut seen = HashSet::new();
         let mut out = String::new();
@@ -337,12 +336,12 @@ pub fn public_path<'a>(prefix: &Prefix, uri: &'a str) -> Option<&'a str> {
     path.strip_prefix(prefix.as_str())?.strip_prefix('/')
 }
 
-/// Whether a URI has the scheme of skills, which has no case (RFC 3986, section 3.1).
+/// Whether a URI has the scheme of skills; schemes are case-insensitive (RFC 3986, section 3.1).
 pub fn has_scheme(uri: &str) -> bool {
     uri.get(..SCHEME.len()).is_some_and(|own| own.eq_ignore_ascii_case(SCHEME))
 }
 
-/// Whether a text is the URI of a `SKILL.md`, as clients see it: the public name of a skill.
+/// Whether a text is the public URI of a `SKILL.md`, which is the public name of a skill.
 pub fn is_skill_uri(text: &str) -> bool {
     let path = text.strip_prefix(SCHEME).and_then(|rest| rest.strip_suffix(SKILL_FILE));
     path.is_some_and(|path| path.ends_with('/'))
@@ -351,7 +350,7 @@ pub fn is_skill_uri(text: &str) -> bool {
 /// Checks the front matter of a skill against the Agent Skills format. Returns the name.
 ///
 /// # Errors
-/// The rule that it violates, which hosts would reject it for.
+/// The violated rule, for which hosts would reject the skill.
 pub fn checked_front_matter(front: Option<Json<'_>>) -> Result<String, String> {
     let front = front.filter(|front| front.kind() == JsonKind::Object);
     let front = front.ok_or("the front matter must have a `name` and a `description`")?;
@@ -427,7 +426,7 @@ fn file(element: Json<'_>, base: &str) -> Option<SkillFile> {
     })
 }
 
-/// Returns the path that a URI has behind scheme and prefix at the gateway; `None` for one that two
+/// Returns the path of a URI behind scheme and prefix at the gateway; `None` for a URI that two
 /// readers could take for different files.
 pub fn checked_path(text: &str) -> Option<String> {
     let (scheme, rest) = text.split_once("://")?;
@@ -442,7 +441,7 @@ pub fn checked_path(text: &str) -> Option<String> {
     })
 }
 
-/// Whether a segment of a path means one file or folder, also once it is decoded.
+/// Whether a segment of a path names one file or folder, even after decoding.
 fn is_segment(segment: &str) -> bool {
     percent::decoded(segment).is_some_and(|name| {
         !matches!(&*name, "" | "." | "..")

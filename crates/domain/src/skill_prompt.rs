@@ -1,5 +1,5 @@
-//! A skill as a prompt, for hosts that know no skills: its definition, and the messages that say
-//! what `SKILL.md` says.
+//! A skill as a prompt, for hosts without skills: its definition, and messages with the text of
+//! `SKILL.md`.
 
 use super::document::Document;
 use super::json::object::write_object;
@@ -8,14 +8,14 @@ use super::name::Prefix;
 use super::prompt::Prompt;
 use super::skill::{Skill, public_uri};
 
-/// The argument of a prompt that stands for a skill.
+/// The argument of a prompt derived from a skill.
 pub const TASK: &str = "task";
 
-/// A definition has objects in an array, and so has a result.
+/// The JSON depth of a definition or a result: objects in an array.
 const DEPTH: usize = 8;
 
-/// Returns the prompt that stands for a skill. It is listed under the name of the skill, and its
-/// raw name is the path of the skill, which rules name it by.
+/// Returns the prompt derived from a skill. It is listed under the name of the skill; its raw name,
+/// which rules use, is the path of the skill.
 pub fn prompt_of(skill: &Skill) -> Prompt {
     let mut text = String::new();
     write_object(&mut text, |prompt| {
@@ -36,14 +36,14 @@ pub fn prompt_of(skill: &Skill) -> Prompt {
 
 const TASK_DESCRIPTION: &str = "What to do with the skill";
 
-/// The parts of the messages of a prompt that stands for a skill.
+/// The parts of the messages of a prompt derived from a skill.
 #[derive(Clone, Copy, Debug)]
 pub struct SkillMessages<'a> {
     pub skill: &'a Skill,
     pub prefix: &'a Prefix,
     /// The text of `SKILL.md`.
     pub text: &'a str,
-    /// Empty for none.
+    /// The task; empty without one.
     pub task: &'a str,
     /// Whether the client can read the files by their URIs.
     pub reads_files: bool,
@@ -51,7 +51,7 @@ pub struct SkillMessages<'a> {
 
 impl SkillMessages<'_> {
     /// Returns the `GetPromptResult`: the instructions, the other files, and the task. A client
-    /// that can read the files gets a link to each, other clients get the names.
+    /// that can read the files gets a link to each file, other clients get the names.
     pub fn result(self) -> Option<Document> {
         let Self { skill, prefix, text, task, reads_files } = self;
         let mut messages = vec![text_content(instructions(text))];

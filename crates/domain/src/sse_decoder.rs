@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-/// An incremental decoder from bytes to events. It keeps only the fields that MCP uses: name, data,
-/// the last event id and the last reconnection time.
+/// An incremental decoder from bytes to events. The decoder keeps only the fields that MCP uses:
+/// name, data, the last event id and the last reconnection time.
 #[derive(Debug)]
 pub struct SseDecoder {
     /// The received bytes of the incomplete line.
@@ -12,9 +12,9 @@ pub struct SseDecoder {
     name: String,
     data: Vec<u8>,
     has_data: bool,
-    /// The id of the event that is being received; `None` where it has none.
+    /// The id of the event that is being received; `None` if it has no id.
     id: Option<Vec<u8>>,
-    /// The last event id of the stream; empty where there is none.
+    /// The last event id of the stream; empty without one.
     last_id: Vec<u8>,
     retry: Option<Duration>,
     /// Whether the last byte was a CR, so that an LF directly after it belongs to the same line
@@ -42,7 +42,7 @@ pub struct TooLarge {
     pub limit: usize,
 }
 
-/// Longest event id that is kept, in bytes: it is sent as a header.
+/// Longest event id that is kept, in bytes: the id is sent as a header.
 const MAX_ID: usize = 1024;
 
 impl SseDecoder {
@@ -84,13 +84,13 @@ impl SseDecoder {
         self.extend_line(piece)
     }
 
-    /// The time after which the stream is opened again once it has ended, if the upstream has said
-    /// so.
+    /// Returns the time after which the stream is reopened once it has ended; `None` if the
+    /// upstream did not state it.
     pub fn retry(&self) -> Option<Duration> {
         self.retry
     }
 
-    /// The id after which the stream is to be resumed; empty if the upstream has given none.
+    /// Returns the id after which the stream is resumed; empty if the upstream has given no id.
     pub fn last_id(&self) -> &[u8] {
         &self.last_id
     }
@@ -139,11 +139,11 @@ impl SseDecoder {
     }
 
     fn dispatch(&mut self, events: &mut Vec<SseEvent>) {
-        // Also that of a priming event, which has no data.
+        // A priming event has no data, but may have an id.
         self.last_id = self.id.take().unwrap_or(std::mem::take(&mut self.last_id));
         let name = std::mem::take(&mut self.name);
         let data = std::mem::take(&mut self.data);
-        // An event without data is a priming event or a comment block: it is not reported.
+        // An event without data is a priming event or a comment block, and not reported.
         if std::mem::take(&mut self.has_data) && !data.is_empty() {
             let name = if name.is_empty() { "message".to_owned() } else { name };
             events.push(SseEvent { name, data });

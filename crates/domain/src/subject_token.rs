@@ -1,17 +1,17 @@
-//! The token that a caller has brought.
+//! The access token of a caller.
 
 use std::fmt;
 use std::sync::Arc;
 
 use super::unix_time::UnixSeconds;
 
-/// An access token of a caller, to be exchanged for one for an upstream (RFC 8693, section 2.1:
-/// `subject_token`). It goes with one call, to the configured token endpoint, and is kept nowhere.
+/// An access token of a caller, to be exchanged for a token for an upstream (RFC 8693, section 2.1:
+/// `subject_token`). It is sent for one call to the configured token endpoint, and not stored.
 /// `Debug` redacts it.
 #[derive(Clone)]
 pub struct SubjectToken {
     text: Arc<str>,
-    /// End of its lifetime (`exp`).
+    /// End of the token's lifetime (`exp`).
     pub expires: UnixSeconds,
 }
 

@@ -1,10 +1,10 @@
 //! The text of files that people and other programs write.
 
-/// Returns the text of a file: UTF-8, or UTF-16 with a byte order mark, as programs of Windows
-/// write it. A byte order mark is no part of the text.
+/// Returns the text of a file: UTF-8, or UTF-16 with a byte order mark, as Windows programs write.
+/// A byte order mark is not part of the text.
 ///
 /// # Errors
-/// The bytes are neither.
+/// The bytes are neither UTF-8 nor UTF-16.
 pub fn decode(bytes: Vec<u8>) -> Result<String, NotText> {
     let units = |of: fn([u8; 2]) -> u16| {
         let (units, rest) = bytes[2..].as_chunks::<2>();
@@ -23,7 +23,7 @@ fn utf8(bytes: Vec<u8>) -> Result<String, NotText> {
     String::from_utf8(bytes).map_err(|error| NotText::Utf8 { at: error.utf8_error().valid_up_to() })
 }
 
-/// A file that is no text.
+/// The error for a file that is not text.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum NotText {
     #[error("is not UTF-8 text, from byte {at} on: save it as UTF-8")]

@@ -1,12 +1,12 @@
 //! The fields of sealed tokens: integers in big-endian order, texts after their length in four
 //! bytes.
 
-/// The fields that are not read yet.
+/// The remaining fields.
 pub(super) struct TokenFields<'a>(pub &'a [u8]);
 
 /// Appends a text.
 pub(super) fn write(text: &str, out: &mut Vec<u8>) {
-    // Far below 4 GiB: a text above the size limit of messages is refused before.
+    // Far below 4 GiB: longer texts exceed the size limit of messages.
     out.extend_from_slice(&(text.len() as u32).to_be_bytes());
     out.extend_from_slice(text.as_bytes());
 }

@@ -9,7 +9,7 @@ use super::json::object::ObjectWriter;
 pub struct Trace {
     /// `traceparent`
     pub parent: Option<String>,
-    /// `tracestate`; `None` without `traceparent`, to which it belongs.
+    /// `tracestate`; `None` without `traceparent`, since both belong together.
     pub state: Option<String>,
     /// `baggage`
     pub baggage: Option<String>,

@@ -1,5 +1,5 @@
 //! Translation of content for clients of older revisions: content types that a revision does not
-//! define become types that it defines, with all the information that can be kept.
+//! define become types that it defines, keeping as much information as possible.
 
 use super::json::object::{ObjectWriter, write_array, write_object};
 use super::json::{Json, JsonKind};
@@ -12,8 +12,8 @@ fn is_needed(revision: Revision) -> bool {
     revision < Revision::V2025_06_18
 }
 
-/// Returns whether any message of a checked `prompts/get` result has to be translated for a client
-/// of this revision.
+/// Returns whether any message of a checked `prompts/get` result must be translated for a client of
+/// this revision.
 pub fn applies(messages: Json<'_>, revision: Revision) -> bool {
     let is_translated = |message: Json<'_>| {
         let kind = message.get("content").and_then(|content| content.get("type"));
@@ -45,8 +45,8 @@ pub fn write_messages<'a>(
     });
 }
 
-/// Returns the content of the message `index` of a prompt as a client of this revision can read it;
-/// `None` where it needs no translation.
+/// Returns the content of the message `index` of a prompt in a form for a client of this revision;
+/// `None` if no translation is needed.
 pub(crate) fn translated(
     content: Json<'_>,
     index: usize,

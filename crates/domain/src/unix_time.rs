@@ -8,13 +8,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 pub struct UnixSeconds(pub u64);
 
 impl UnixSeconds {
-    /// Returns the time since `earlier`; zero if `earlier` is in the future, as after a step back
-    /// of the clock.
+    /// Returns the time since `earlier`; zero if `earlier` is in the future, as after the clock was
+    /// set back.
     pub fn saturating_since(self, earlier: Self) -> Duration {
         Duration::from_secs(self.0.saturating_sub(earlier.0))
     }
 
-    /// Returns the last second of the year 9999 for a later time: RFC 3339 has none.
+    /// Returns the time, or the last second of the year 9999 if later, the limit of RFC 3339.
     pub fn writable(self) -> Self {
         Self(self.0.min(253_402_300_799))
     }
@@ -28,14 +28,14 @@ impl UnixSeconds {
     }
 }
 
-/// The epoch for an earlier time.
+/// A time before the epoch becomes the epoch.
 impl From<SystemTime> for UnixSeconds {
     fn from(time: SystemTime) -> Self {
         Self(time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()))
     }
 }
 
-/// The epoch for a time that the system cannot represent.
+/// A time that the system cannot represent becomes the epoch.
 impl From<UnixSeconds> for SystemTime {
     fn from(time: UnixSeconds) -> Self {
         UNIX_EPOCH.checked_add(Duration::from_secs(time.0)).unwrap_or(UNIX_EPOCH)

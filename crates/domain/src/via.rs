@@ -1,20 +1,20 @@
-//! The gateways that a request or an element of a list has passed, so that those in a circle refuse
-//! it, as proxies do by the header `Via` (RFC 9110, section 7.6.3).
+//! The gateways that a request or an element of a list has passed, so that gateways refuse requests
+//! in a loop, as proxies do with the header `Via` (RFC 9110, section 7.6.3).
 
 use super::json::Json;
 use super::json::object::write_object;
 
-/// The key of `_meta` that has them. It is in the body, and no header: gateways of others make
-/// headers of their own, and child processes have none.
+/// The key of `_meta` with the gateways. The key is in the body, because other gateways rewrite
+/// headers, and child processes have no headers.
 pub const VIA: &str = "promptgate/via";
 
-/// Most gateways that a request may pass. Those on a longer way do not know each other.
+/// Most gateways that a request may pass. Gateways further apart do not learn of each other.
 const MAX_HOPS: usize = 8;
 
 /// Longest pseudonym, in bytes.
 const MAX_PSEUDONYM: usize = 32;
 
-/// The gateways that a request or an element of a list has passed, or those that stand behind an
+/// The gateways that a request or an element of a list has passed, or the gateways behind an
 /// upstream: the pseudonyms of their installations, separated by spaces.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Via(String);
@@ -23,8 +23,8 @@ impl Via {
     /// No gateway.
     pub const NONE: Self = Self(String::new());
 
-    /// Reads a `_meta` object. Whatever is not a pseudonym is left out, and more than the longest
-    /// way has.
+    /// Reads a `_meta` object. Invalid pseudonyms, and pseudonyms beyond the longest way, are left
+    /// out.
     pub fn read(meta: Option<Json<'_>>) -> Self {
         let text = meta.and_then(|meta| meta.get(VIA)).and_then(Json::as_str);
         let mut read = Self::NONE;
@@ -38,8 +38,8 @@ impl Via {
         read
     }
 
-    /// Adds the gateway that passes the request on; `None` for a request that it has passed before,
-    /// and for one that has passed too many.
+    /// Adds the gateway that passes the request on; `None` if the request has passed it before, or
+    /// has passed too many gateways.
     pub fn through(&self, own: &str) -> Option<Self> {
         let mut way = self.clone();
         way.push(own);
@@ -47,9 +47,9 @@ impl Via {
         (is_first && self.pseudonyms().count() < MAX_HOPS).then_some(way)
     }
 
-    /// The way of an element of a list that an upstream sent to `own`; `behind` are the gateways
-    /// behind the upstream. `None` for an element that came back, and for one that no request could
-    /// reach, because it would pass too many.
+    /// Returns the way of an element of a list that an upstream sent to `own`; `behind` are the
+    /// gateways behind the upstream. `None` for an element that came back, and for an element that
+    /// no request could reach, because it would pass too many gateways.
     pub fn of_element(element: Json<'_>, behind: &Self, own: &Self) -> Option<Self> {
         let before = Self::read(element.get("_meta"));
         let mut way = Self::NONE;
@@ -83,8 +83,8 @@ impl Via {
         });
     }
 
-    /// The gateway itself, and those behind its upstreams, each once; itself again where it is one
-    /// of them.
+    /// Returns the gateway itself and the gateways behind its upstreams, each once; itself a second
+    /// time if its upstreams lead back to it.
     pub fn of_gateway(own: &str, upstreams: impl IntoIterator<Item = Self>) -> Self {
         let mut behind = Self::NONE;
         for upstream in upstreams {
@@ -100,7 +100,7 @@ impl Via {
         all
     }
 
-    /// Whether the gateways behind an upstream form a circle, or lead back to `own`.
+    /// Whether the gateways behind an upstream form a loop, or lead back to `own`.
     pub fn is_circle(&self, own: &Self) -> bool {
         let mut all = self.pseudonyms();
         let first = all.next();
@@ -108,7 +108,7 @@ impl Via {
             || all.any(|next| Some(next) == first || own.has(next))
     }
 
-    /// As `_meta` has it; empty for none.
+    /// Returns the value for `_meta`; empty without gateways.
     pub fn as_str(&self) -> &str {
         &self.0
     }

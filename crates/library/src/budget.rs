@@ -1,45 +1,45 @@
-//! The bytes that one template may make and read while it is rendered. The engine bounds its steps
-//! only, and a step may double a text, or compare megabytes.
+//! The bytes that one template may make and read while it is rendered. The engine bounds only its
+//! steps, and one step may double a text, or compare megabytes.
 
 use std::sync::LazyLock;
 
 use minijinja::value::{Rest, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, State, Value, filters, tests};
 
-/// The filter behind a value that was made. It counts the value and returns it. Sources cannot name
-/// it: it is none of [`FILTERS`].
+/// The filter appended to a value that an operation makes. The filter counts the value and returns
+/// it. Templates cannot use this name: it is not in [`FILTERS`].
 pub(super) const MADE: &str = "|made";
 
-/// The same behind a value that is to be read: compared, searched or indexed.
+/// The filter appended to a value that an operation reads: compares, searches or indexes.
 pub(super) const READ: &str = "|read";
 
 /// Bytes that a template may make, and bytes that it may read, for each byte of `max_message`: a
 /// text may be taken apart, put together and passed on.
 const FACTOR: usize = 4;
 
-/// Bytes that a template may make in any case.
+/// Bytes that a template may make at least.
 const MADE_AT_LEAST: usize = 1 << 20;
 
-/// Bytes that a template may read in any case: texts of 16 KiB in each of a thousand steps.
+/// Bytes that a template may read at least: texts of 16 KiB in each of a thousand steps.
 const READ_AT_LEAST: usize = 16 << 20;
 
-/// Bytes that an element of a list takes beside its text.
+/// Overhead of an element of a list in addition to its text, in bytes.
 const ELEMENT: usize = 32;
 
-/// Lists in lists, and mappings: a deeper one would nest the engine as deep.
+/// The limit of nested lists and mappings: the engine recurses into them.
 const DEPTH: usize = 16;
 
 /// The cost of a filter.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Cost {
-    /// It returns a number, or a value that was there.
+    /// The filter returns a number, or an existing value.
     Nothing,
-    /// It makes a text.
+    /// The filter makes a text.
     Text,
-    /// It makes a text, and reads its first value for each byte of the second, or that of a list
-    /// for each of its elements.
+    /// The filter makes a text, and reads its first value for each byte of the second, or, for a
+    /// list, for each of its elements.
     Product,
-    /// It may make an element out of each byte of a text.
+    /// The filter may make an element out of each byte of a text.
     Elements,
 }
 
@@ -48,24 +48,24 @@ enum Cost {
 enum Use {
     Read,
     Made,
-    /// Elements may be made of it.
+    /// Elements may be made of the value.
     Divided,
 }
 
-/// The bytes that are left.
+/// The remaining bytes.
 struct Budget {
     made: usize,
     read: usize,
 }
 
 impl Budget {
-    /// `max_message` is in bytes.
+    /// Creates the budget; `max_message` is in bytes.
     fn new(max_message: usize) -> Self {
         let most = max_message.saturating_mul(FACTOR);
         Self { made: most.max(MADE_AT_LEAST), read: most.max(READ_AT_LEAST) }
     }
 
-    /// Takes the bytes of values that are read so many times.
+    /// Takes the bytes of values that are read `times` times.
     fn read(&mut self, values: &[Value], times: usize) -> Result<(), Error> {
         let mut left = self.read;
         for value in values {
@@ -120,8 +120,8 @@ static TESTS: LazyLock<Vec<(&[&str], Value)>> = LazyLock::new(|| {
     ]
 });
 
-/// The filters of a library. Those that make much of little are left out (`indent`, `join`,
-/// `replace`, `format`, `batch`, `slice`), and those that apply others.
+/// The filters of a library. Filters with a disproportionate result (`indent`, `join`, `replace`,
+/// `format`, `batch`, `slice`), and filters that apply other filters, are left out.
 static FILTERS: LazyLock<Vec<(&str, Cost, Value)>> = LazyLock::new(|| {
     use Cost::{Elements, Nothing, Product, Text};
     vec![
@@ -161,16 +161,16 @@ static FILTERS: LazyLock<Vec<(&str, Cost, Value)>> = LazyLock::new(|| {
     ]
 });
 
-/// The functions of the engine that a library has not: a `namespace` may hold itself, and `debug`
-/// shows what is internal.
+/// The functions of the engine that a library does not offer: a `namespace` may hold itself, and
+/// `debug` shows internals.
 pub(super) const NO_FUNCTIONS: [&str; 3] = ["namespace", "dict", "debug"];
 
-/// Whether a library has a filter.
+/// Whether a library offers a filter.
 pub(super) fn is_filter(name: &str) -> bool {
     FILTERS.iter().any(|(known, ..)| *known == name)
 }
 
-/// Gives templates the filters and tests of a library, which count what they make and read.
+/// Adds the filters and tests of a library, which count the bytes that they make and read.
 /// `max_message` is in bytes.
 pub(super) fn install(environment: &mut Environment<'static>, max_message: usize) {
     for (name, cost, filter) in FILTERS.iter() {
@@ -198,7 +198,7 @@ pub(super) fn install(environment: &mut Environment<'static>, max_message: usize
     }
 }
 
-/// Applies a filter to values that are not too large for it.
+/// Applies a filter, if the budget suffices for its arguments.
 fn apply(
     state: &mut State<'_, '_>,
     filter: &Value,
@@ -224,18 +224,18 @@ fn apply(
     if cost == Cost::Nothing { Ok(made) } else { count(state, made, max_message) }
 }
 
-/// Takes the bytes of a value that was made from those that are left.
+/// Takes the bytes of a made value from the budget.
 fn count(state: &mut State<'_, '_>, value: Value, max_message: usize) -> Result<Value, Error> {
     let left = &mut state.get_or_insert_extension(Budget::new(max_message)).made;
     weigh(&value, Use::Made, DEPTH, left)?;
     Ok(match value.kind() {
-        // One that is computed each time keeps what it is computed from, layer by layer.
+        // Evaluates a lazy value, which would keep the values behind it, layer by layer.
         ValueKind::Iterable => value.try_iter()?.collect::<Vec<Value>>().into(),
         _ => value,
     })
 }
 
-/// Takes the bytes of a value, and of all in it, from `left`.
+/// Takes the bytes of a value, and of all its elements, from `left`.
 fn weigh(value: &Value, used: Use, depth: usize, left: &mut usize) -> Result<(), Error> {
     let length = |text: &str| match used {
         Use::Read => text.len(),

@@ -1,4 +1,4 @@
-//! Files that a library prompt embeds as messages of their own.
+//! Files that a library prompt embeds as separate messages.
 
 use std::path::{Component, Path};
 

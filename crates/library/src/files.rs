@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use base::platform::disk::{self, File, FileKind};
 use base::platform::platform;
 
-/// Deepest level of subfolders that is read: a library is a tree that people browse.
+/// The limit of nested subfolders: a library is a tree that people browse.
 const MAX_DEPTH: usize = 8;
 
 /// The prompt files of a folder and its subfolders, in the order of their paths.
@@ -17,11 +17,11 @@ pub(super) struct PromptFiles {
     pub prompts: Vec<PromptFile>,
     /// The links that are not followed, each with the reason.
     pub refused: Vec<String>,
-    /// Files whose names end almost as those of prompts.
+    /// Files whose names have almost the ending of prompts.
     pub ignored: Vec<PromptFile>,
 }
 
-/// A file by its path in the library, and by its path without links, from which it is read.
+/// A file by its path in the library, and by its resolved path, from which it is read.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct PromptFile {
     pub path: PathBuf,
@@ -40,7 +40,7 @@ impl PromptFiles {
     }
 }
 
-/// Whether a name has another usual ending of Markdown, or `.md` in capitals.
+/// Whether a name has another usual ending of Markdown, or `.md` with capitals.
 fn is_nearly_markdown(name: &str) -> bool {
     let ending = name.rsplit_once('.').map(|(_, ending)| ending.to_ascii_lowercase());
     !name.ends_with(".md") && matches!(ending.as_deref(), Some("md" | "markdown"))
@@ -68,7 +68,7 @@ impl Walk {
             let resolved = match resolve(&self.root, &path) {
                 Ok(resolved) => resolved,
                 Err(reason) => {
-                    // Other files may be removed while they are read, and are of no interest.
+                    // Other files may be removed during the walk, and are of no interest.
                     let is_link = disk::symlink_metadata(&path)
                         .is_ok_and(|entry| entry.kind == FileKind::Link);
                     if is_link && (name.ends_with(".md") || disk::is_folder(&path)) {
@@ -102,9 +102,8 @@ pub(super) fn resolve_inside(folder: &Path, path: &Path) -> Result<PathBuf, Stri
     resolve(&root, path)
 }
 
-/// Reads a file of a library by its path without links. A link that has taken the place of a part
-/// of the path meanwhile is not followed, and no more is read than `limit` bytes, whatever the
-/// length was before.
+/// Reads a file of a library by its resolved path. A link that has replaced a part of the path
+/// meanwhile is not followed, and at most `limit` bytes are read, whatever the length was before.
 pub(super) fn read(folder: &Path, resolved: &Path, limit: usize) -> Result<Vec<u8>, String> {
     let reading = |error: io::Error| error.to_string();
     let root = disk::canonicalize(folder).map_err(reading)?;
@@ -122,7 +121,7 @@ pub(super) fn read(folder: &Path, resolved: &Path, limit: usize) -> Result<Vec<u
     Ok(bytes)
 }
 
-/// Returns a path without links. `root` has none.
+/// Returns a resolved path. `root` must be resolved.
 fn resolve(root: &Path, path: &Path) -> Result<PathBuf, String> {
     let resolved =
         disk::canonicalize(path).map_err(|error| format!("cannot be resolved: {error}"))?;

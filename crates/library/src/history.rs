@@ -1,7 +1,7 @@
-//! The last change of a library file, where git tells.
+//! The last change of a library file, from the history of git.
 //!
-//! Authors write what is in a library, and a repository has configuration that names programs. So
-//! git looks for no repository by itself, runs only commands that read objects, and reads neither
+//! Authors control the content of a library, and a repository's configuration may name programs. So
+//! git does not search for a repository, runs only commands that read objects, and reads neither
 //! the index nor a file of the work tree.
 
 use std::ffi::OsString;
@@ -39,21 +39,21 @@ struct Tracked {
 /// Time for one call of git.
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Bytes of an output that are read: the files of a skill may be as large.
+/// The limit of an output, in bytes: the files of a skill may be as large.
 const MAX_OUTPUT: usize = 64 << 20;
 
 /// Options of all calls. The commands run no program of the repository's configuration; these
-/// options hold for a git that does. A name of a file is no pattern.
+/// options protect against a git that does. A file name is not a pattern.
 const OPTIONS: &str = "--no-pager --literal-pathspecs -c safe.bareRepository=explicit \
                        -c core.attributesFile=/dev/null -c core.fsmonitor=false \
                        -c core.hooksPath=/dev/null -c log.showSignature=false";
 
 impl FileChange {
-    /// Returns the last commit that changed a file or a folder of a library. `None` where git does
-    /// not tell: there is no repository, no commit of the file, or the file has changed since.
+    /// Returns the last commit that changed a file or a folder of a library. `None` without a
+    /// repository, without a commit of the file, or if the file has changed since.
     ///
     /// # Errors
-    /// Why that cannot be known, and what to do.
+    /// The reason why the commit is unknown, and the remedy.
     pub async fn last(file: PathBuf, library: PathBuf) -> Result<Option<Self>, String> {
         let found = blocking(move || Tracked::find(&file, &library)).await;
         let Some(tracked) = found.map_err(|error| error.to_string())?? else { return Ok(None) };
@@ -82,7 +82,7 @@ impl FileChange {
 }
 
 impl Tracked {
-    /// Finds the repository of a library: in its folder, or else in the nearest one above.
+    /// Finds the repository of a library: in its folder, or else in the nearest folder above.
     fn find(file: &Path, library: &Path) -> Result<Option<Self>, String> {
         let (Ok(file), Ok(library)) = (disk::canonicalize(file), disk::canonicalize(library))
         else {
@@ -104,13 +104,13 @@ impl Tracked {
         Ok(path.map(|path| Self { top: top.to_owned(), path: path.to_owned() }))
     }
 
-    /// See [`FileChange::last`].
+    /// Returns the last change; see [`FileChange::last`].
     async fn last_change(&self) -> Result<Option<FileChange>, String> {
         let format = "--format=%an%x00%ae%x00%h%x00%H";
         let log =
             ["rev-list", "-1", "--no-commit-header", "--encoding=UTF-8", format, "HEAD", "--"];
         let found = match self.git(&log, Some(&self.path), String::new()).await {
-            // Before the first commit.
+            // The repository has no commit yet.
             Err(GitError::Failed(why)) if why.contains("bad revision 'HEAD'") => return Ok(None),
             found => found.map_err(|error| error.to_string())?,
         };
@@ -122,8 +122,8 @@ impl Tracked {
         Ok(self.is_as_in(commit).await?.then_some(change))
     }
 
-    /// Whether the files are on the disk as in a commit, apart from the ends of lines, which git
-    /// may write in the way of the system.
+    /// Whether the files on the disk equal the files of a commit, apart from line ends, which git
+    /// may convert to the system's form.
     async fn is_as_in(&self, commit: &str) -> Result<bool, String> {
         let listing = ["ls-tree", "-r", "-l", "-z", "--full-tree", commit, "--"];
         let listed = self.git(&listing, Some(&self.path), String::new()).await;
@@ -152,14 +152,14 @@ impl Tracked {
         blocking(comparing).await.map_err(|error| error.to_string())?
     }
 
-    /// Runs a command that reads objects, for a path where it has one.
+    /// Runs a command that reads objects, for `path` if it has one.
     async fn git(
         &self,
         command: &[&str],
         path: Option<&Path>,
         input: String,
     ) -> Result<Vec<u8>, GitError> {
-        // The top itself has no path.
+        // The top folder has no path.
         let path = path.filter(|path| !path.as_os_str().is_empty());
         let named = |option: &str, path: &Path| {
             let mut named = OsString::from(option);
@@ -172,11 +172,11 @@ impl Tracked {
             .into_iter()
             .chain(OPTIONS.split(' ').chain(command.iter().copied()).map(OsString::from));
         let call = GitCall {
-            // A relative folder in PATH is not one of the library.
+            // A relative folder in PATH must not resolve to a folder of the library.
             folder: self.top.ancestors().last().unwrap_or(&self.top),
             script: None,
             arguments: arguments.chain(path.map(OsString::from)).collect(),
-            // A download may run a program for its protocol.
+            // A lazy download may run a program for its protocol.
             environment: SET
                 .into_iter()
                 .chain([("GIT_ALLOW_PROTOCOL", "none")])
@@ -196,17 +196,17 @@ fn blob(entry: &str) -> Option<TreeFile> {
     let mut words = head.split_whitespace().skip(1);
     let is_blob = words.next()? == "blob";
     let object = words.next()?.to_owned();
-    // A file that git lacks has no size, and is not found then.
+    // A missing object has no size, and counts as not found.
     let size = words.next()?.parse().unwrap_or_default();
     is_blob.then(|| TreeFile { object, size, path: path.into() })
 }
 
-/// Whether a file has this content on the disk; a link has the path that it leads to.
+/// Whether a file has this content on the disk; the content of a link is its target.
 fn is_on_disk(top: &Path, path: &Path, content: &[u8]) -> io::Result<bool> {
     if let Ok(target) = platform().disk.read_link(&top.join(path)) {
         return Ok(target.into_os_string().into_encoded_bytes() == content);
     }
-    // At most twice as long: each line may end with one byte more.
+    // The file is at most twice as long: each line end may take one more byte.
     let most = u64::try_from(content.len()).unwrap_or(u64::MAX).saturating_mul(2);
     let mut found = Vec::new();
     File::open_below(top, path)?.take(most.saturating_add(1)).read_to_end(&mut found)?;

@@ -1,5 +1,5 @@
-//! The labels of one library: which version each names, and which one the plain name of a prompt
-//! stands for. A label that cannot be followed stays where it was.
+//! The labels of one library: the version that each label names, and the version under the plain
+//! name of a prompt. A label whose version is missing or invalid keeps its earlier version.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -19,12 +19,12 @@ pub struct LibraryLabels {
     last: Mutex<LastLabels>,
 }
 
-/// The labels that were good last.
+/// The last valid labels.
 #[derive(Debug, Default)]
 struct LastLabels {
-    /// `None` until a file, or a library without one, was read.
+    /// `None` until a labels file, or a library without that file, was read.
     file: Option<LabelFile>,
-    /// The version of each label that was served, by prompt.
+    /// The served version of each label, by prompt.
     served: BTreeMap<String, BTreeMap<String, u32>>,
 }
 
@@ -41,7 +41,7 @@ pub(super) struct PromptLabels {
 #[derive(Debug, Eq, PartialEq)]
 pub(super) struct Served {
     pub number: u32,
-    /// `None`: it is the newest one.
+    /// The label that chose the version; `None`: the newest version.
     pub label: Option<String>,
 }
 
@@ -52,12 +52,12 @@ impl Default for LibraryLabels {
 }
 
 impl LibraryLabels {
-    /// Labels of a library of which none is known yet. `label` is that of the plain names.
+    /// Creates the labels of an unread library. `label` is the label of the plain names.
     pub fn new(label: &str) -> Self {
         Self { label: label.to_owned(), last: Mutex::default() }
     }
 
-    /// The labels of an upstream; other upstreams than libraries have none.
+    /// Returns the labels of an upstream; upstreams other than libraries have no labels.
     pub fn of(transport: &Transport) -> Self {
         match transport {
             Transport::Library(library) => Self::new(&library.label),
@@ -66,8 +66,8 @@ impl LibraryLabels {
         }
     }
 
-    /// Reads the file, and returns what is wrong with it. `None`: it is not known which labels
-    /// there are; the last good ones count, if there are some.
+    /// Reads the labels file, and returns its mistakes. `None`: the file is gone or invalid; the
+    /// last valid labels count then.
     pub(super) fn read(
         &self,
         folder: &Path,
@@ -78,7 +78,7 @@ impl LibraryLabels {
         let (file, problem) = match read {
             Ok(Some(file)) => (Some(file), None),
             Ok(None) => match &last.file {
-                // An editor, or a mistake, has removed it.
+                // An editor or a mistake has removed the file.
                 Some(before) if has_versions && !before.prompts.is_empty() => {
                     let what = "is gone; write an empty file if no label is wanted";
                     (None, Some(format!("{LABELS_FILE}: {what}")))
@@ -99,13 +99,13 @@ impl LibraryLabels {
         (file, problems)
     }
 
-    /// The file that was good last.
+    /// Returns the last valid file.
     pub(super) fn last_file(&self) -> LabelFile {
         self.last().file.clone().unwrap_or_default()
     }
 
-    /// Chooses the versions of the labels of one prompt. `file`: as [`LibraryLabels::read`]
-    /// returned it.
+    /// Chooses the versions of the labels of one prompt. `file` is the result of
+    /// [`LibraryLabels::read`].
     pub(super) fn choose(
         &self,
         prompt: &str,
@@ -144,7 +144,7 @@ impl LibraryLabels {
         chosen
     }
 
-    /// The labels of a prompt while no good file was read: the newest version may not be
+    /// Returns the labels of a prompt before a valid file was read: the newest version may not be
     /// meant to be served yet.
     fn unknown(&self, numbers: &BTreeSet<u32>) -> PromptLabels {
         let served = newest(numbers).filter(|_| self.label == LATEST);
@@ -160,7 +160,7 @@ fn newest(numbers: &BTreeSet<u32>) -> Option<Served> {
     numbers.last().map(|number| Served { number: *number, label: None })
 }
 
-/// Reads the file of a folder; `None` if there is none.
+/// Reads the labels file of a folder; `None` without a file.
 fn read_file(folder: &Path) -> Result<Option<LabelFile>, LabelsMistake> {
     let mistake = |text: String| LabelsMistake { place: None, text };
     let path = folder.join(LABELS_FILE);

@@ -1,5 +1,5 @@
-//! Libraries: folders of Markdown files that the gateway itself serves as prompts, and folders that
-//! it serves as skills. The same for prompts that come from a store.
+//! Libraries: folders of Markdown files that the gateway serves as prompts, and folders that it
+//! serves as skills. Prompts of a prompt store are served in the same way.
 
 #![forbid(unsafe_code)]
 // Untrusted input must not panic; tests may.
@@ -59,15 +59,15 @@ pub struct LibrarySnapshot {
     /// The name of the transport in the configuration.
     pub transport: &'static str,
     prompts: BTreeMap<String, LibraryPrompt>,
-    /// The prompt list of the library, with one reason for each file that is no valid prompt. The
-    /// reasons and the remarks begin with the path of the file, and the line and column in it.
+    /// The prompt list of the library, with one reason for each invalid prompt file. Reasons and
+    /// remarks begin with the path of the file, and the line and column in it.
     pub listed: PromptList,
-    /// The commit that the files are of, where they are those of a git repository.
+    /// The commit of the files, for a git repository.
     pub commit: Option<Arc<str>>,
     /// Longest result, in bytes (`max_message`).
     max_message: usize,
     skills: SkillFiles,
-    /// Bytes that may still be rendered beforehand (`max_walk`); `None` where nothing is.
+    /// Bytes that may still be rendered in advance (`max_walk`); `None` without such rendering.
     renderable: Option<usize>,
     /// The versions and labels of prompts.
     pub versions: Arc<LibraryVersions>,
@@ -76,7 +76,7 @@ pub struct LibrarySnapshot {
 #[derive(Debug)]
 struct LibraryPrompt {
     compiled: Arc<Compiled>,
-    /// Path of the file in the library; empty for a prompt of a store.
+    /// Path of the file in the library; empty for a prompt of a prompt store.
     path: PathBuf,
     source: Arc<PromptSource>,
 }
@@ -84,14 +84,14 @@ struct LibraryPrompt {
 /// The transport of a folder.
 const FOLDER: &str = "library";
 
-/// Times that a library is read again because its volume was swapped meanwhile.
+/// The limit of repeated readings of a library whose volume was swapped during a reading.
 const VOLUME_SWAPS: usize = 3;
 
 impl LibrarySnapshot {
     /// Reads every `.md` file with front matter in `folder` and its subfolders, and every folder
-    /// with a `SKILL.md`, at most `max_walk` bytes with what prompts embed. Dot-files are skipped;
-    /// symbolic links are followed as far as their targets stay inside `folder`. A file that is no
-    /// valid prompt is omitted with a reason, and the other files are still served.
+    /// with a `SKILL.md`, at most `max_walk` bytes including embedded files. Dot-files are skipped;
+    /// symbolic links are followed if their targets are inside `folder`. An invalid prompt file is
+    /// omitted with a reason, and the other files are still served.
     ///
     /// # Errors
     /// [`Kind::Unavailable`] when the folder or a subfolder cannot be read,
@@ -144,7 +144,7 @@ impl LibrarySnapshot {
             snapshot.listed.malformed.push(claimed_twice(&name, &other).on(&prompt.path).into());
         }
         snapshot.add_versions(&mut reader, versions, labels, settings.max_prompts)?;
-        // Several names may stand for one file.
+        // Several prompt names may refer to one file.
         let mut seen = HashSet::new();
         let each = snapshot.prompts.values().filter(|prompt| seen.insert(&prompt.path));
         for LibraryPrompt { compiled, path, .. } in each {
@@ -174,8 +174,8 @@ impl LibrarySnapshot {
         Err(Kind::PaginationLimit(format!("more than max_prompts = {most}")))
     }
 
-    /// Makes the snapshot of a prompt store from its prompts, each with another name. `listed` has
-    /// what is left out, and gets the prompts. Blocks.
+    /// Creates the snapshot of a prompt store from its prompts, whose names must differ. `listed`
+    /// has the malformed prompts, and gets the valid prompts. Blocks.
     pub fn of_store(
         transport: &'static str,
         prompts: impl Iterator<Item = StoredPrompt>,
@@ -200,7 +200,7 @@ impl LibrarySnapshot {
         snapshot
     }
 
-    /// The snapshot of the files of a commit. Their paths become those in the repository.
+    /// Returns the snapshot of the files of a commit. Paths become paths in the repository.
     pub fn of_commit(mut self, tree: &GitTree) -> Self {
         let folder = format!("{}/", tree.folder.display());
         let in_repository = |reason: &mut String| *reason = reason.replace(&folder, &tree.path);
@@ -216,17 +216,17 @@ impl LibrarySnapshot {
         self
     }
 
-    /// Whether a folder is watched for changes; a prompt store is not.
+    /// Whether a folder is watched for changes; prompt stores are not watched.
     pub fn is_watched(&self) -> bool {
         self.transport == FOLDER
     }
 
-    /// Returns where the source of a prompt is.
+    /// Returns the place of a prompt's source.
     pub fn source(&self, name: &str) -> Option<SourcePlace> {
         Some(self.prompts.get(name)?.source.place.clone())
     }
 
-    /// Returns the bytes of what is read for a get: the templates and the arguments.
+    /// Returns the bytes that a get reads: the templates and the arguments.
     pub fn size_of_get(&self, name: &str, arguments: Option<&Document>) -> usize {
         let templates = self.prompts.get(name).map_or(0, |prompt| prompt.compiled.size);
         templates + arguments.map_or(0, |arguments| arguments.json().text().len())
@@ -263,7 +263,7 @@ impl LibrarySnapshot {
         })?)
     }
 
-    /// Reads a file of a skill as it is now; see [`SkillFiles::read_file`].
+    /// Reads the current content of a skill file; see [`SkillFiles::read_file`].
     ///
     /// # Errors
     /// [`Kind::Error`] with -32602 for an unknown file, [`Kind::Unavailable`] for one that cannot
@@ -287,14 +287,14 @@ impl LibrarySnapshot {
         self.prompts.get(name).ok_or_else(gone)
     }
 
-    /// Removes a prompt whose name several files have: none of them takes precedence.
+    /// Removes a prompt whose name several files have: no file takes precedence.
     fn leave_out(&mut self, name: &str) -> Option<LibraryPrompt> {
         self.listed.prompts.retain(|listed| &*listed.name != name);
         self.prompts.remove(name)
     }
 
-    /// Adds the prompt of a file. The name of one that another file has, too, goes to `contested`,
-    /// with one of the other files.
+    /// Adds the prompt of a file. If an earlier file has the same name, the name goes to
+    /// `contested`, with the path of this file.
     fn add(
         &mut self,
         reader: &mut LibraryReader<'_>,
@@ -319,7 +319,7 @@ impl LibrarySnapshot {
         Ok(())
     }
 
-    /// Returns the result of a get without arguments, if that is to be known beforehand.
+    /// Returns the result of a get without arguments, if it is to be rendered in advance.
     fn rendered(&mut self, prompt: &Prompt, compiled: &Compiled) -> Option<Arc<str>> {
         let renderable = self.renderable.as_mut()?;
         if prompt.is_version() || prompt.arguments.iter().any(|argument| argument.required) {
@@ -359,13 +359,13 @@ fn claimed_twice(name: &str, other: &Path) -> Remark {
     format!("prompt {name:?} is in {other}, too; none of them is served").into()
 }
 
-/// Whether a file begins as a prompt does; one that is large or cannot be read does not.
+/// Whether a file begins like a prompt; false for a large or unreadable file.
 fn has_front_matter(folder: &Path, file: &PromptFile) -> bool {
     let text = files::read(folder, &file.resolved, IGNORED_LENGTH);
     text.is_ok_and(|text| text.starts_with(b"---"))
 }
 
-/// Most files that are read only to say that they are ignored.
+/// The limit of files that are read only to report that they are ignored.
 const MAX_IGNORED: usize = 20;
 
 /// Largest of these files, in bytes.
@@ -383,7 +383,7 @@ pub fn source_object(
     limit: usize,
 ) -> Result<String, String> {
     let read = LibraryReader::new(folder, library, limit, usize::MAX).read(file);
-    // The reason stands behind the path, which the caller knows.
+    // The reason follows the path, which the caller knows.
     let read = read.map_err(|why| why.to_string().trim_start_matches([':', ' ']).to_owned())?;
     read.map(|(_, object)| object).ok_or_else(|| "the file is no prompt any more".to_owned())
 }

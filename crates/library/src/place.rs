@@ -3,8 +3,8 @@
 use std::fmt;
 use std::path::Path;
 
-/// A remark on a file: why it is no prompt, or what its author may not have meant. `Display` writes
-/// what follows the path: `:LINE:COLUMN: text`.
+/// A remark on a file: why it is not a prompt, or a likely slip of its author. `Display` writes the
+/// text behind the path: `:LINE:COLUMN: text`.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Remark {
     /// The line, counted from 1.
@@ -15,19 +15,19 @@ pub(super) struct Remark {
 }
 
 impl Remark {
-    /// A remark on the place at `offset` (in bytes) of the file's text.
+    /// Creates a remark on the place at `offset` (in bytes) of the file's text.
     pub(super) fn at(file: &str, offset: usize, text: impl Into<String>) -> Self {
         let before = file.get(..offset).unwrap_or(file);
         let column = before.chars().rev().take_while(|c| *c != '\n').count() + 1;
         Self::placed(line(before.as_bytes()), column, text)
     }
 
-    /// A remark on a line and a column, both counted from 1.
+    /// Creates a remark on a line and a column, both counted from 1.
     pub(super) fn placed(line: usize, column: usize, text: impl Into<String>) -> Self {
         Self { line: Some(line), column: Some(column), text: text.into() }
     }
 
-    /// A remark on a line, counted from 1.
+    /// Creates a remark on a line, counted from 1.
     pub(super) fn on_line(line: usize, text: impl Into<String>) -> Self {
         Self { line: Some(line), column: None, text: text.into() }
     }

@@ -8,8 +8,8 @@ use domain::fault::UpstreamFaultKind as Kind;
 use domain::prompt::Prompt;
 use domain::skill::Skill;
 
-/// Returns the note for an operator on an upstream that works and has no prompts; `None` if it has
-/// some.
+/// Returns the note for an operator on a working upstream without prompts; `None` if it has
+/// prompts.
 pub fn emptiness(pages: usize, prompts: usize) -> Option<&'static str> {
     match (pages, prompts) {
         (0, _) => Some("works, but declares no prompts"),
@@ -18,10 +18,10 @@ pub fn emptiness(pages: usize, prompts: usize) -> Option<&'static str> {
     }
 }
 
-/// An element of a list that is no valid prompt.
+/// An element of a list that is not a valid prompt.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct MalformedPrompt {
-    /// Empty where it has none that can be read, and for a file of a library.
+    /// The name; empty if it cannot be read, and for a file of a library.
     pub name: String,
     pub reason: String,
 }
@@ -40,35 +40,35 @@ pub struct PromptList {
     pub prompts: Vec<Prompt>,
     /// The valid skills.
     pub skills: Vec<Arc<Skill>>,
-    /// Why the upstream could not list its skills, although it listed its prompts. `skills` are
-    /// then those of the list before, as far as they are served on.
+    /// Why the upstream could not list its skills, although it listed its prompts. `skills` then
+    /// holds the previous list's skills that may still be served.
     pub skills_failure: Option<Kind>,
-    /// The elements that are no valid prompts or skills.
+    /// The elements that are not valid prompts or skills.
     pub malformed: Vec<MalformedPrompt>,
     /// Likely slips of the authors of a library, one sentence each behind the path of the
     /// file; empty for other upstreams.
     pub remarks: Vec<String>,
     /// Number of pages; 1 for a library, 0 for an upstream that declares no prompts and skills.
     pub pages: usize,
-    /// Shortest `ttlMs` of all pages (MCP 2026-07-28, caching); `None` where no page has one.
+    /// Shortest `ttlMs` of all pages (MCP 2026-07-28, caching); `None` if no page has it.
     pub ttl: Option<Duration>,
     /// Private if the `cacheScope` of at least one page is private.
     pub scope: CacheScope,
 }
 
 impl PromptList {
-    /// The number of elements, valid or not, without versions of other prompts.
+    /// Returns the number of elements, valid or not, without versions of other prompts.
     pub fn len(&self) -> usize {
         let plain = self.prompts.iter().filter(|prompt| !prompt.is_version()).count();
         plain + self.skills.len() + self.malformed.len()
     }
 
-    /// Whether the upstream lists nothing at all.
+    /// Whether the upstream lists no prompts and no skills.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Takes in the skills of the same upstream, with the stricter cache hints of both lists.
+    /// Adds the skills of the same upstream, with the stricter cache hints of both lists.
     pub fn add_skills(&mut self, skills: Self) {
         self.skills = skills.skills;
         self.malformed.extend(skills.malformed);

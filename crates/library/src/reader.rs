@@ -19,7 +19,7 @@ pub(super) struct LibraryReader<'a> {
     library: &'a str,
     /// Longest file and longest result, in bytes (`max_message`).
     max_message: usize,
-    /// Bytes that are left for prompt files and embedded files, each counted once.
+    /// Remaining bytes for prompt files and embedded files, each counted once.
     left: usize,
     /// The content objects of embedded files by their names, which prompts share.
     embedded: BTreeMap<String, Arc<str>>,
@@ -29,7 +29,7 @@ pub(super) struct LibraryReader<'a> {
 pub(super) type PromptWithSource = (Compiled, String);
 
 impl<'a> LibraryReader<'a> {
-    /// `most` is the bytes of all files together.
+    /// Creates a reader; `most` is the limit of all files together, in bytes.
     pub(super) fn new(folder: &'a Path, library: &'a str, max_message: usize, most: usize) -> Self {
         Self { folder, library, max_message, left: most, embedded: BTreeMap::new() }
     }
@@ -42,7 +42,7 @@ impl<'a> LibraryReader<'a> {
         self.max_message
     }
 
-    /// Reads one file; `None` if it is no prompt.
+    /// Reads one file; `None` if it is not a prompt.
     pub(super) fn read(&mut self, file: &Path) -> Result<Option<PromptWithSource>, Remark> {
         let text = files::read(self.folder, file, self.max_message)?;
         let text = String::from_utf8(text).map_err(|error| {
@@ -87,7 +87,7 @@ impl<'a> LibraryReader<'a> {
         Ok(content)
     }
 
-    /// Counts bytes of a file.
+    /// Takes the bytes of a file from the remaining bytes.
     pub(super) fn take(&mut self, bytes: usize) -> Result<(), String> {
         let left = self.left.checked_sub(bytes);
         self.left = left.ok_or("the files of the library are larger than max_walk together")?;

@@ -25,9 +25,9 @@ use domain::meta;
 pub(super) struct Compiled {
     pub name: String,
     description: Option<String>,
-    /// As the author wrote it, or as a store names it.
+    /// The version in the words of the author, or of a prompt store.
     pub version: Option<String>,
-    /// A JSON object for clients, of a prompt of a store.
+    /// The configuration of a prompt of a prompt store: a JSON object for clients.
     config: Option<String>,
     arguments: Vec<ArgumentSpec>,
     /// The prompt definition (an element of `prompts` in the list result), as JSON text.
@@ -47,7 +47,7 @@ enum MessageContent {
     Template,
     /// A content object as JSON text, which all prompts that embed the file share.
     Embedded(Arc<str>),
-    /// A template of a store: texts and arguments.
+    /// A template of a prompt store: texts and arguments.
     Filled(Vec<TemplatePiece>),
 }
 
@@ -68,10 +68,10 @@ pub(crate) enum RenderError {
 /// words; an endless loop ends within milliseconds.
 const FUEL: u64 = 200_000;
 
-/// Most instructions for all messages of a prompt. It is looked at behind each message.
+/// Most instructions for all messages of a prompt, checked after each message.
 const PROMPT_FUEL: u64 = 5 * FUEL;
 
-/// Most remarks on one file: its author reads no more at once.
+/// Most remarks on one file: an author does not read more at once.
 const MAX_REMARKS: usize = 20;
 
 /// Most values in a completion result (MCP 2025-11-25, completion).
@@ -141,7 +141,7 @@ impl Compiled {
         })
     }
 
-    /// Compiles the prompt of a store, all of whose arguments are required.
+    /// Compiles a prompt of a prompt store, all of whose arguments are required.
     pub(super) fn stored(prompt: StoredPrompt) -> Self {
         let arguments = arguments_of(&prompt.messages).map(|name| ArgumentSpec {
             name: name.to_owned(),
@@ -237,7 +237,7 @@ impl Compiled {
             .to_string()
     }
 
-    /// Returns a text content object as JSON text; nothing for a blank text.
+    /// Returns a text content object as JSON text; an empty text for a blank text.
     fn render_content(
         &self,
         index: usize,
@@ -275,7 +275,7 @@ struct Spent {
     bytes: usize,
 }
 
-/// Returns a text content object as JSON text; nothing for a blank text.
+/// Returns a text content object as JSON text; an empty text for a blank text.
 fn text_content(text: &str) -> String {
     let mut content = String::new();
     if !text.trim().is_empty() {
@@ -286,7 +286,7 @@ fn text_content(text: &str) -> String {
     content
 }
 
-/// Puts the arguments into a template of a store. `limit` is in bytes.
+/// Fills the arguments into a template of a prompt store. `limit` is in bytes.
 fn fill(
     pieces: &[TemplatePiece],
     arguments: &BTreeMap<String, String>,
@@ -316,15 +316,15 @@ fn environment(limit: usize) -> Environment<'static> {
     environment
 }
 
-/// Stack on which templates are parsed and compiled: those that [`scan`] lets through take a few
-/// megabytes of it.
+/// Stack for parsing and compiling templates: a template that [`scan`] accepts takes a few
+/// megabytes.
 const STACK: usize = 64 << 20;
 
-/// Stack that is enough to render a template: values nest in each other to a small depth.
+/// Stack that suffices to render a template: values are nested only to a small depth.
 const RENDER_STACK: usize = 256 << 10;
 
 /// Adds the template of a message, which begins at `start` of the file's `text`. Returns the
-/// variables that it uses and does not set.
+/// undeclared variables of the template.
 fn compile(
     environment: &mut Environment<'static>,
     index: usize,
@@ -339,7 +339,7 @@ fn compile(
         environment.add_template_owned(name.clone(), counted)?;
         Ok(environment.get_template(&name)?.undeclared_variables(false))
     });
-    // Counting moves columns, not lines.
+    // Counting filters move columns, not lines.
     let used = used.map_err(|error: minijinja::Error| {
         let first = line(&text.as_bytes()[..start.min(text.len())]);
         Remark::on_line(first + error.line().unwrap_or(1).saturating_sub(1), mistake(&error))
@@ -348,15 +348,15 @@ fn compile(
     Ok(used)
 }
 
-/// Remarks on what is missing in the front matter.
+/// Returns remarks on missing keys of the front matter.
 fn front_remarks(front: &FrontMatter) -> Vec<Remark> {
     let is_described = front.description.is_some() || front.title.is_some();
     let missing = "has no description: lists show its name only";
     (!is_described).then(|| missing.into()).into_iter().collect()
 }
 
-/// Returns the prompt definition for `prompts/list`. It contains the digest of the text, so that an
-/// edit of the text changes the list and clients get `list_changed`.
+/// Returns the prompt definition for `prompts/list`. The definition contains the digest of the
+/// text, so that an edit of the text changes the list and clients get `list_changed`.
 fn definition(front: &FrontMatter, text: &[u8; 32], label: Option<&str>) -> String {
     let mut prompt = json!({"name": front.name});
     let mut set = |key: &str, value: Option<Value>| {

@@ -1,11 +1,11 @@
-//! Templates before they are parsed: what they may use, and how long and deep they are. The parser
-//! calls itself for each operator, filter and branch, so a file of a few kilobytes could overflow
-//! the stack; and the engine counts steps, not bytes, so a template of a line could take all
-//! memory.
+//! Scans templates before they are parsed, and bounds their operations, length and depth. The
+//! parser recurses for each operator, filter and branch, so a file of a few kilobytes could
+//! overflow the stack; and the engine counts steps, not bytes, so a template of one line could take
+//! all memory.
 //!
-//! An operation that makes a value out of others, or reads them, gets a filter behind each of them,
-//! which counts their bytes ([`super::budget`]). Statements and operators that cannot be counted
-//! are refused.
+//! An operation that makes a value from others, or reads them, gets a filter behind each value,
+//! which counts the bytes of the value ([`super::budget`]). Statements and operators that cannot be
+//! counted are refused.
 
 use minijinja::Environment;
 use minijinja::machinery::{Token, tokenize};
@@ -19,13 +19,13 @@ const MAX_TOKENS: usize = 20_000;
 /// Most tokens of one `{{ … }}` or `{% … %}`: its parser nests with each operator and filter.
 const MAX_TAG: usize = 500;
 
-/// Most `{% elif %}` of one template: each nests in the one before.
+/// Most `{% elif %}` of one template: each is nested in the one before.
 const MAX_ELIFS: usize = 200;
 
-/// Words that stand between values, and never for one.
+/// Words that stand between values, and are never values.
 const BETWEEN: [&str; 6] = ["and", "else", "if", "in", "is", "or"];
 
-/// Returns the template with the bytes counted of all that it makes and reads.
+/// Returns the template with filters that count the bytes of all made and read values.
 pub(super) fn counted(source: &str) -> Result<String, Slip> {
     let mut scan = Scan::new(source);
     for token in tokenize(source, false, Default::default()) {
@@ -39,14 +39,14 @@ pub(super) fn counted(source: &str) -> Result<String, Slip> {
     Ok(scan.finish())
 }
 
-/// The part of a tag that may come next.
+/// The syntactic position in a tag.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Place {
     /// The name of a statement.
     Statement,
     /// The beginning of a value.
     Value,
-    /// The end of a value, or more of it.
+    /// The end of a value, or its continuation.
     Operand,
     /// The name of an attribute.
     Attribute,
@@ -54,7 +54,7 @@ enum Place {
     Filter,
     /// The name of a test.
     Test,
-    /// The value that a test may have without parentheses.
+    /// The argument of a test without parentheses.
     Tested,
 }
 
@@ -77,11 +77,11 @@ struct Level {
     brackets: Brackets,
     /// Whether the brackets make a value.
     is_making: bool,
-    /// The filter that counts the value that is being read, at its end.
+    /// The filter to append at the end of the present value.
     filter: Option<&'static str>,
-    /// The same for each of the arguments in the brackets.
+    /// The filter to append to each argument in the brackets.
     each: Option<&'static str>,
-    /// Where the operand begins; `None` for the value of a test without parentheses.
+    /// Begin of the operand; `None` for the argument of a test without parentheses.
     operand: Option<usize>,
 }
 
@@ -99,24 +99,24 @@ impl Level {
 
 struct Scan<'a> {
     source: &'a str,
-    /// The places in the source, and the texts that are put there.
+    /// The offsets in the source, and the texts to insert there.
     inserts: Vec<(usize, &'static str)>,
     /// The beginning of the token.
     begin: usize,
     /// The ends of the last token and of the value before the last dot.
     end: usize,
     dotted: usize,
-    /// Whether the call is of `loop.changed`, which compares its arguments.
+    /// Whether the present call is `loop.changed`, which compares its arguments.
     is_comparing: bool,
     tokens: usize,
-    /// Tokens of this tag.
+    /// Tokens of the present tag.
     tag: usize,
     elifs: usize,
     place: Place,
     levels: Vec<Level>,
-    /// Whether this is `{% set %}`, and whether its `=` was read.
+    /// Whether the tag is `{% set %}`, and whether its `=` was read.
     set: Option<bool>,
-    /// Whether names are read that get a value: before `=`, or `in` of a loop.
+    /// Whether the present names are assigned: before `=`, or before `in` of a loop.
     is_target: bool,
 }
 
@@ -177,7 +177,7 @@ impl<'a> Scan<'a> {
             self.level().operand = (place == Place::Value).then_some(self.begin);
         }
         if place == Place::Tested {
-            // The brackets of a list that is tested for make a value.
+            // A list as the argument of a test makes a value.
             let begins_list = matches!(token, Token::BracketOpen | Token::BraceOpen);
             place = if begins_list { Place::Value } else { Place::Operand };
             self.place = place;
@@ -253,7 +253,7 @@ impl<'a> Scan<'a> {
     /// Takes a word behind a value.
     fn word(&mut self, word: &str) -> Result<(), String> {
         match word {
-            // Of a test only its outcome is left.
+            // The result of a test is its outcome, which needs no filter.
             "is" => (self.place, self.level().filter) = (Place::Test, None),
             "recursive" => return Err(unavailable("`recursive`")),
             "not" => self.begin_value(),
@@ -268,10 +268,10 @@ impl<'a> Scan<'a> {
         Ok(())
     }
 
-    /// Takes what stands between two values.
+    /// Takes a token between two values.
     fn separate(&mut self, token: &Token<'_>) -> Result<(), String> {
         if self.level().brackets == Brackets::Arguments && matches!(token, Token::Assign) {
-            // It was the name of an argument.
+            // The identifier was the name of an argument.
             self.level().filter = None;
         }
         self.begin_value();
@@ -335,7 +335,7 @@ impl<'a> Scan<'a> {
         self.place = Place::Value;
     }
 
-    /// Counts the operand up to an index.
+    /// Counts the operand of an index.
     fn read_operand(&mut self, end: usize) -> Result<(), String> {
         let wrong = "an index in the value of a test needs parentheses around the value";
         let begin = self.level().operand.ok_or(wrong)?;
@@ -343,7 +343,7 @@ impl<'a> Scan<'a> {
         Ok(())
     }
 
-    /// Ends a value: what was made for it, or is read of it, is counted.
+    /// Ends a value: appends the filter that counts it.
     fn end_value(&mut self) {
         let filter = self.level().filter.take();
         if let Some(filter) = filter.filter(|_| self.place != Place::Value) {
@@ -373,7 +373,7 @@ impl<'a> Scan<'a> {
     }
 }
 
-/// Tells a filter that a library has not from a slip in its name.
+/// Returns the error for an unknown filter; a filter of the engine is reported as not available.
 fn refused_filter(name: &str) -> String {
     if has_filter(&Environment::new(), name) {
         return unavailable(&format!("the filter `{name}`"));

@@ -1,5 +1,5 @@
-//! Skills of a library: each folder with a `SKILL.md` is one, with all files in it (Agent Skills
-//! format). They are served as the files are, so nothing is rendered.
+//! Skills of a library: each folder with a `SKILL.md`, with all files in it (Agent Skills format).
+//! The files are served unchanged, so nothing is rendered.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
@@ -34,13 +34,13 @@ pub(super) struct SkillFiles {
     folder: PathBuf,
     /// Longest file, in bytes.
     limit: usize,
-    /// Their paths without links.
+    /// The resolved paths of the files.
     files: HashMap<Arc<str>, PathBuf>,
 }
 
 impl SkillFiles {
-    /// Takes the files of skills out of `markdown`, and reads the skills into `listed`. One that is
-    /// not valid is omitted with a reason.
+    /// Moves the files of skills out of `markdown`, and reads the skills into `listed`. An invalid
+    /// skill is omitted with a reason.
     pub(super) fn take(
         folder: &Path,
         markdown: &mut Vec<PromptFile>,
@@ -53,7 +53,7 @@ impl SkillFiles {
             .filter(|file| is_skill(file))
             .filter_map(|file| file.path.parent().map(Path::to_path_buf))
             .collect();
-        // The files of a skill are no prompts.
+        // The files of a skill are not prompts.
         let is_root = |above: &&Path| *above != folder && roots.contains(*above);
         let in_skill = |path: &Path| path.ancestors().skip(1).any(|above| is_root(&above));
         markdown.retain(|file| !is_skill(file) && !in_skill(&file.path));
@@ -106,7 +106,7 @@ impl SkillFiles {
         Ok(skill)
     }
 
-    /// Reads a file as it is now, as the result of `resources/read`.
+    /// Reads the current content of a file, as the result of `resources/read`.
     ///
     /// # Errors
     /// [`Kind::Error`] with -32602 for an unknown file, [`Kind::Unavailable`] for one that cannot
@@ -125,7 +125,7 @@ impl SkillFiles {
     }
 }
 
-/// Collects the paths of all files in a folder, in order. Dot-files are no part of a skill.
+/// Collects the paths of all files in a folder, in order. Dot-files are not part of a skill.
 fn collect(folder: &Path, at: &str, depth: usize, paths: &mut Vec<String>) -> Result<(), String> {
     let reading = |error: std::io::Error| format!("its folder cannot be read: {error}");
     let mut names = disk::read_dir(folder).map_err(reading)?;

@@ -25,13 +25,13 @@ pub(crate) struct FrontMatter {
     #[serde(default, deserialize_with = "arguments")]
     pub arguments: Vec<ArgumentSpec>,
     pub icons: Option<serde_json::Value>,
-    /// Clients get it as `_meta.version`.
+    /// The version, which clients get as `_meta.version`.
     pub version: Option<SourceVersion>,
-    /// `None`: `## system` starts no message.
+    /// `None`: `## system` does not start a message.
     pub system: Option<SystemRole>,
 }
 
-/// The role of messages under `## system`, which MCP does not know.
+/// The role of messages under `## system`, which MCP does not define.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum SystemRole {
@@ -72,7 +72,7 @@ pub enum MessageRole {
 pub(crate) enum SourcePiece {
     /// A template, rendered into text content.
     Template(String),
-    /// `{{ embed("file.md") }}`: the file name; the file becomes a message of its own.
+    /// `{{ embed("file.md") }}`: the file name; the file becomes a separate message.
     Embed(String),
 }
 
@@ -113,8 +113,8 @@ impl MessageRole {
 }
 
 impl<'a> ParsedSource<'a> {
-    /// Reads a file. `None` if it has no front matter: then it is no prompt, but `embed` may name
-    /// it.
+    /// Reads a file. `None` without front matter: the file is not a prompt then, but `embed` may
+    /// name it.
     pub(super) fn read(text: &'a str) -> Option<Result<Self, Remark>> {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let split = split_front(text)?;
@@ -139,7 +139,7 @@ impl<'a> ParsedSource<'a> {
     }
 }
 
-/// Splits a text into its front matter and the offset of what follows; `None` if it has none.
+/// Splits a text into its front matter and the offset of the body; `None` without front matter.
 fn split_front(text: &str) -> Option<Result<(&str, usize), Remark>> {
     let opening = text.split_inclusive('\n').next()?;
     if opening.trim_end() != FENCE {
@@ -155,14 +155,14 @@ fn split_front(text: &str) -> Option<Result<(&str, usize), Remark>> {
     Some(Err("the front matter has no closing ---".into()))
 }
 
-/// Reads the front matter of a skill, whole: hosts know other keys than prompts have.
+/// Reads all of a skill's front matter: hosts know other keys than those of prompts.
 pub(super) fn front_matter_value(text: &str) -> Result<serde_json::Value, Remark> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let missing = || Err("begins with no front matter: a line of ---".into());
     read_front_matter(split_front(text).unwrap_or_else(missing)?.0)
 }
 
-/// Most messages of one prompt, each of which is a template of its own.
+/// Most messages of one prompt, each of which is a separate template.
 const MAX_MESSAGES: usize = 1_000;
 
 /// First and last line of the front matter.
@@ -178,7 +178,7 @@ fn read_front_matter<T: DeserializeOwned>(yaml: &str) -> Result<T, Remark> {
         let text = format!("front matter: {}", yaml_mistake(&error));
         let number = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
         match error.location() {
-            // The line before the front matter is the fence.
+            // The fence is the line before the front matter.
             Some(place) => Remark::placed(number(place.line()) + 1, number(place.column()), text),
             None => text.into(),
         }
@@ -199,12 +199,12 @@ fn yaml_mistake(error: &YamlError) -> String {
         snippets: SnippetMode::Off,
     };
     let text = error.render_with_options(rendering);
-    // The place stands before the text already.
+    // The remark begins with the place, so the text drops it.
     let place =
         error.location().map(|at| format!(" at line {}, column {}", at.line(), at.column()));
     let bare = place.and_then(|place| text.strip_suffix(place.as_str()).map(str::to_owned));
     let text = bare.unwrap_or(text);
-    // The words of the parser's inside.
+    // Replaces a term of the parser.
     text.replace("expected sequence start", "expected a list, such as [code, language]")
         .replace("expected mapping start", "expected keys with values, such as name: code")
 }
@@ -214,13 +214,13 @@ fn list<'de, D: Deserializer<'de>, T: Deserialize<'de>>(yaml: D) -> Result<Vec<T
     Option::deserialize(yaml).map(Option::unwrap_or_default)
 }
 
-/// Reads the arguments: a name alone is an argument without more.
+/// Reads the arguments: a plain name is an argument without further keys.
 fn arguments<'de, D: Deserializer<'de>>(yaml: D) -> Result<Vec<ArgumentSpec>, D::Error> {
     let arguments = Option::<Vec<ArgumentForm>>::deserialize(yaml)?.unwrap_or_default();
     Ok(arguments.into_iter().map(|argument| argument.0).collect())
 }
 
-/// An argument as a mapping, or as its name alone.
+/// An argument as a mapping, or as a plain name.
 struct ArgumentForm(ArgumentSpec);
 
 impl<'de> Deserialize<'de> for ArgumentForm {
@@ -330,7 +330,7 @@ fn split_messages(
     Ok(messages)
 }
 
-/// The mistake of a text before the first heading; `system` is the place of a `## system`.
+/// Returns the mistake of a text before the first heading; `system` is the place of a `## system`.
 fn before_first(text: &str, part: &Range<usize>, system: Option<usize>) -> Remark {
     match system.filter(|system| part.contains(system)) {
         Some(at) => Remark::at(
@@ -359,7 +359,7 @@ fn heading(line: &str) -> Option<Heading> {
     }
 }
 
-/// Returns a part of a text without white space around it.
+/// Returns a part of a text without surrounding white space.
 fn trimmed(text: &str, part: Range<usize>) -> Range<usize> {
     let whole = &text[part.clone()];
     let start = part.start + (whole.len() - whole.trim_start().len());
@@ -381,7 +381,7 @@ fn split_embeds(text: &str, part: Range<usize>) -> Result<Vec<(SourcePiece, usiz
             .and_then(|call| call.strip_suffix(')'))
             .and_then(|literal| unquote(literal.trim()))
             .ok_or_else(|| wrong(format!("`{inside}`: embed takes one literal file name")))?;
-        // Before an embed that was read, all blocks are closed.
+        // Before a valid embed, all blocks must be closed.
         if let Some(block) = open_block(&text[rest.start..start]) {
             return Err(wrong(format!(
                 "`{inside}` is inside of a `{{% {block} %}}`; an embed must be outside of blocks, \

@@ -1,4 +1,4 @@
-//! Prompts of stores, in the form in which a library serves them.
+//! Prompts of prompt stores, in the form in which a library serves them.
 
 use std::collections::HashSet;
 use std::fmt::Write as _;
@@ -9,51 +9,51 @@ use domain::json::canonical::canonical;
 use domain::json::object::write_object;
 use domain::prompt_version::PromptVersion;
 
-/// One version of a prompt of a store.
+/// One version of a prompt of a prompt store.
 #[derive(Debug)]
 pub struct StoredPrompt {
     pub name: String,
-    /// The name of the prompt that it is a version of; the same for the prompt itself.
+    /// The name of the prompt without a version.
     pub of: String,
     /// The label that chose the version. Clients get it as `_meta.label`.
     pub label: Option<String>,
-    /// A JSON object for clients.
+    /// The configuration of the prompt: a JSON object for clients.
     pub config: Option<String>,
     pub description: Option<String>,
-    /// As the store names it. Clients get it as `_meta.version`.
+    /// The version in the words of the store. Clients get it as `_meta.version`.
     pub version: String,
-    /// The name of the template language: the same text has another meaning in another one.
+    /// The name of the template language: the same text has another meaning in another language.
     pub format: &'static str,
     pub messages: Vec<StoredMessage>,
 }
 
-/// A message of a store's prompt.
+/// A message of a prompt store's prompt.
 #[derive(Debug, Eq, PartialEq)]
 pub struct StoredMessage {
     pub role: MessageRole,
-    /// The template as the store has it.
+    /// The original template of the store.
     pub template: String,
-    /// The same, read.
+    /// The parsed template.
     pub pieces: Vec<TemplatePiece>,
 }
 
-/// A part of a template of a store.
+/// A part of a template of a prompt store.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum TemplatePiece {
     Text(String),
-    /// The value of an argument, as it is.
+    /// The unchanged value of an argument.
     Argument(String),
 }
 
 impl StoredPrompt {
-    /// The mark of the version.
+    /// Returns the version for the prompt list.
     pub(super) fn mark(&self) -> PromptVersion {
         let (of, version) = (self.of.as_str().into(), self.version.as_str().into());
         PromptVersion { of, version, label: self.label.as_deref().map(Into::into) }
     }
 
-    /// Returns the source as canonical JSON (RFC 8785), on which people decide. The text in it is
-    /// for them; `parts` makes it unambiguous, whatever headings a message contains.
+    /// Returns the source as canonical JSON (RFC 8785), on which people decide. Its text is for
+    /// readers; `parts` makes the source unambiguous, whatever headings a message contains.
     pub(super) fn object(&self) -> String {
         let (mut text, mut parts) = (String::new(), String::new());
         for StoredMessage { role, template, .. } in &self.messages {

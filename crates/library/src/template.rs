@@ -1,4 +1,4 @@
-//! Templates, checked when their file is read: a slip must not wait for the first get.
+//! Checks templates when their file is read: a slip must not stay hidden until the first get.
 
 use std::collections::HashSet;
 
@@ -7,10 +7,10 @@ use minijinja::{Environment, ErrorKind};
 
 use super::budget::{NO_FUNCTIONS, is_filter};
 
-/// Statements of a library with an end.
+/// Block statements of a library, which need an end.
 const BLOCKS: [&str; 3] = ["if", "for", "with"];
 
-/// Longest name that is looked for in single braces, in bytes.
+/// Longest name that is searched for in single braces, in bytes.
 const BRACED: usize = 100;
 
 /// A slip in a template.
@@ -21,10 +21,10 @@ pub(super) struct Slip {
     pub message: String,
 }
 
-/// Checks that a template uses declared arguments only, and tests and functions that exist, as
+/// Checks that a template uses only declared arguments, and existing tests and functions, as
 /// [`super::scan`] does for filters. Without the check, a misspelt variable would be rendered as an
-/// empty text, and a misspelt test would fail each get. `used` are the variables of the template
-/// that it does not set.
+/// empty text, and a misspelt test would fail each get. `used` are the template's variables that it
+/// does not set.
 pub(super) fn check(
     environment: &Environment<'_>,
     template: &str,
@@ -68,7 +68,7 @@ pub(super) fn check(
     Ok(())
 }
 
-/// Whether an engine has a filter.
+/// Whether an engine offers a filter.
 pub(super) fn has_filter(environment: &Environment<'_>, name: &str) -> bool {
     let applied = environment.empty_state().apply_filter(name, &[]);
     !applied.is_err_and(|error| error.kind() == ErrorKind::UnknownFilter)
@@ -95,7 +95,7 @@ pub(super) fn mistake(error: &minijinja::Error) -> String {
     format!("template: {}{detail}", error.kind())
 }
 
-/// Returns the block that is still open at the end of the beginning of a template.
+/// Returns the block that is still open at the end of `beginning`, a prefix of a template.
 pub(super) fn open_block(beginning: &str) -> Option<&'static str> {
     let mut open = Vec::new();
     let mut begins = false;
@@ -114,8 +114,8 @@ pub(super) fn open_block(beginning: &str) -> Option<&'static str> {
     open.pop()
 }
 
-/// Returns the arguments that stand in single braces, with their places in bytes: people who know
-/// the format strings of other languages expect them to be replaced.
+/// Returns the arguments in single braces, with their places in bytes: people who know the format
+/// strings of other languages expect replacement.
 pub(super) fn single_braces<'a>(
     template: &str,
     declared: &HashSet<&'a str>,
@@ -135,7 +135,7 @@ pub(super) fn single_braces<'a>(
     found
 }
 
-/// Returns the tokens up to the first that cannot be read.
+/// Returns the tokens before the first invalid one.
 fn tokens(template: &str) -> impl Iterator<Item = (Token<'_>, Span)> {
     tokenize(template, false, minijinja::syntax::SyntaxConfig::default()).map_while(Result::ok)
 }

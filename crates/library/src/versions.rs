@@ -1,5 +1,5 @@
-//! Versions of library prompts: files such as `refund/versions/3.md`. The prompt `refund` is one of
-//! them, by its label; all of them are `refund@3`, and those with a label `refund@LABEL`.
+//! Versions of library prompts: files such as `refund/versions/3.md`. A label chooses the version
+//! of the prompt `refund`; versions are also `refund@3`, and with a label `refund@LABEL`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -23,10 +23,10 @@ use domain::prompt_version::PromptVersion;
 /// The name of the folder of a prompt's versions, in the folder with the prompt's name.
 const VERSIONS: &str = "versions";
 
-/// The versions and labels of a library, for people who move labels.
+/// The versions and labels of a library, for the people who move labels.
 #[derive(Clone, Debug, Default)]
 pub struct LibraryVersions {
-    /// By the names of prompts that have versions.
+    /// The versions by the names of their prompts.
     pub prompts: BTreeMap<String, VersionsOfPrompt>,
     /// The labels that are in use.
     pub file: LabelFile,
@@ -38,23 +38,23 @@ pub struct LibraryVersions {
 #[derive(Clone, Debug, Default)]
 pub struct VersionsOfPrompt {
     pub numbers: BTreeSet<u32>,
-    /// The labels that are served, each with its version.
+    /// The served labels, each with its version.
     pub labels: BTreeMap<String, u32>,
-    /// The version under the plain name; `None` if there is none.
+    /// The version under the plain name; `None` without a version.
     pub served: Option<u32>,
 }
 
 /// The files of versions of a library, by the names of their prompts.
 pub(super) type VersionFiles = BTreeMap<String, Vec<PromptFile>>;
 
-/// A version that was read.
+/// A version with its source.
 struct ReadVersion {
     compiled: Arc<Compiled>,
     path: PathBuf,
     source: Arc<PromptSource>,
 }
 
-/// Takes the files of versions out of `files`.
+/// Moves the files of versions out of `files`.
 pub(super) fn take(folder: &Path, files: &mut Vec<PromptFile>) -> VersionFiles {
     let mut versions = VersionFiles::new();
     files.retain(|file| {
@@ -65,14 +65,14 @@ pub(super) fn take(folder: &Path, files: &mut Vec<PromptFile>) -> VersionFiles {
     versions
 }
 
-/// Returns the name of the prompt that a file is a version of: that of the folder above `versions`.
+/// Returns the name of the prompt of a version file: the name of the folder above `versions`.
 fn prompt_of(folder: &Path, file: &Path) -> Option<String> {
     let of_prompt = file.parent().filter(|parent| parent.ends_with(VERSIONS))?.parent()?;
     let is_below = of_prompt != folder && of_prompt.starts_with(folder);
     is_below.then(|| of_prompt.file_name()?.to_str().map(str::to_owned)).flatten()
 }
 
-/// Returns the number of a version, as its file is named.
+/// Returns the number of a version from the name of its file.
 fn number_of(file: &Path) -> Result<u32, Remark> {
     let stem = file.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
     let number = stem.parse().ok().filter(|number: &u32| number.to_string() == stem);
@@ -133,8 +133,8 @@ impl LibrarySnapshot {
         Ok(())
     }
 
-    /// Reads the versions of one prompt. Files that are not valid are left out with a reason, as is
-    /// a file that is the prompt without a version.
+    /// Reads the versions of one prompt. Invalid files are left out with a reason, as is a file of
+    /// the prompt without a version.
     fn read_versions(
         &mut self,
         reader: &mut LibraryReader<'_>,
@@ -223,7 +223,7 @@ impl LibrarySnapshot {
     }
 }
 
-/// Reads the file of a version; `None` if it is no prompt.
+/// Reads the file of a version; `None` if it is not a prompt.
 fn read_version(
     reader: &mut LibraryReader<'_>,
     name: &str,

@@ -17,7 +17,7 @@ pub(super) struct Backward<'a> {
     has_just_read: bool,
 }
 
-/// Bytes that are read at once, and where the reading begins: so a block of a compressed segment is
+/// The size and alignment of reads in bytes, so that each block of a compressed segment is
 /// decompressed once.
 const READ: u64 = BLOCK as u64;
 
@@ -32,13 +32,13 @@ impl<'a> Backward<'a> {
         self.scanned
     }
 
-    /// Whether the last line made it read from the file.
+    /// Whether the last call of [`Self::next`] read from the file.
     pub(super) fn has_just_read(&self) -> bool {
         self.has_just_read
     }
 
     /// Returns the next line, without its line feed, with its offset; `None` in front of the first.
-    /// Text behind the last line feed is no line yet.
+    /// Text behind the last line feed is not a line yet.
     pub(super) fn next(&mut self) -> io::Result<Option<(u64, &[u8])>> {
         self.has_just_read = false;
         loop {
@@ -72,7 +72,7 @@ impl<'a> Backward<'a> {
     /// Reads the part in front of the present one.
     fn read(&mut self) -> io::Result<()> {
         self.has_just_read = true;
-        // No line is that long: a crash left this behind.
+        // No line is that long: the text is a leftover of a crash.
         if self.end > 2 * MAX_LINE {
             self.end = 0;
         }
@@ -85,7 +85,7 @@ impl<'a> Backward<'a> {
         if read == length {
             part.extend_from_slice(&self.part[..self.end]);
         } else {
-            // It was truncated meanwhile.
+            // The file was truncated meanwhile.
             part.truncate(read);
         }
         (self.start, self.end, self.part) = (start, part.len(), part);

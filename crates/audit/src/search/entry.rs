@@ -54,7 +54,7 @@ pub struct LogEntry {
     /// The rule that has denied it, such as `access.rules.3`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rule: Option<String>,
-    /// `None` if it is not known.
+    /// `None` if the outcome is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outcome: Option<String>,
     /// In microseconds.
@@ -64,7 +64,7 @@ pub struct LogEntry {
     pub correlation: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// The replica whose log has it; `None` if it was not asked for with others.
+    /// The replica whose log has the entry; `None` if only one log was searched.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replica: Option<String>,
     /// All other members, such as names, sizes and digests of arguments.
@@ -75,7 +75,7 @@ pub struct LogEntry {
 /// The value `boot` of a record, and the number of its call.
 pub(super) type CallId = (String, u64);
 
-/// Members that say nothing to people.
+/// Members that are of no use to readers.
 const BOOKKEEPING: [&str; 5] = ["mac", "up_us", "instance", "boot", "digest_key"];
 
 /// Members that hold arguments, each with its size, its digest and, if configured, its value.
@@ -147,12 +147,12 @@ impl LogEntry {
         }
     }
 
-    /// Whether a rule, a limit or a check has refused it. Older records name no rule.
+    /// Whether a rule, a limit or a check has refused the call. Older records name no rule.
     pub(super) fn is_denial(&self) -> bool {
         self.event == REFUSED || self.decision.as_deref() == Some(DENIED) || self.rule.is_some()
     }
 
-    /// Whether the entry shows a text.
+    /// Whether the entry contains a text.
     pub(super) fn contains(&self, text: &str) -> bool {
         fn any(value: &Value, text: &str) -> bool {
             match value {
@@ -170,13 +170,13 @@ impl LogEntry {
     }
 }
 
-/// Reads the members of a line; `None` if it is no line of a log.
+/// Reads the members of a line; `None` if the line is not from a log.
 fn members(line: &[u8]) -> Option<Map<String, Value>> {
     RecordLine::read(line)?;
     serde_json::from_slice(line).ok()
 }
 
-/// Leaves of each argument its size and its digest only.
+/// Keeps only the size and digest of each argument.
 fn without_values(arguments: Value) -> Value {
     let Value::Object(arguments) = arguments else {
         return Value::Null;
@@ -197,7 +197,7 @@ pub(super) fn kind(line: &[u8]) -> Option<&str> {
     text(line, b"\"event\":\"")
 }
 
-/// Whether a record of a call may be one of a denial; as [`kind`], without reading it as JSON.
+/// Whether a record of a call may be a denial; like [`kind`], without parsing JSON.
 pub(super) fn may_deny(line: &[u8]) -> bool {
     let members = [&b",\"decision\":\"denied\""[..], b",\"rule\":\""];
     members.into_iter().any(|member| memmem::find(line, member).is_some())

@@ -4,8 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// One type, or several. In a question to another replica a single one is a text, as before there
-/// were several; a replica that does not know several refuses the question.
+/// One type, or several. A question to another replica writes a single type as a string, as earlier
+/// releases did; a replica that does not know lists of types refuses the question.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum EventKinds {
@@ -23,7 +23,7 @@ const DECISIONS: &[&str] = &[
     "prompt_rolled_back",
 ];
 
-/// Names under which several types are found.
+/// Names that stand for several types.
 const GROUPS: [(&str, &[&str]); 4] = [
     ("decisions", DECISIONS),
     ("labels", &["label_moved"]),
@@ -51,7 +51,7 @@ const GROUPS: [(&str, &[&str]); 4] = [
 ];
 
 impl From<&str> for EventKinds {
-    /// A type, or the name of several: `decisions`, `labels`, `sign-ins` or `changes`.
+    /// Converts a type, or the name of several: `decisions`, `labels`, `sign-ins` or `changes`.
     fn from(name: &str) -> Self {
         match GROUPS.iter().find(|(group, _)| *group == name) {
             Some((_, kinds)) => Self::Any(kinds.iter().map(|kind| (*kind).to_owned()).collect()),
@@ -74,7 +74,7 @@ impl EventKinds {
         }
     }
 
-    /// Whether records of a type are among them.
+    /// Whether a type is included.
     pub fn has(&self, kind: &str) -> bool {
         self.names().iter().any(|name| name == kind)
     }

@@ -1,4 +1,4 @@
-//! New entries while the log is written, for those who ask again and again.
+//! Follows a log: returns its new entries, poll by poll.
 
 use std::io;
 use std::path::Path;

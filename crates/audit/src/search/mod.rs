@@ -1,5 +1,5 @@
 //! Reads the log for people, without its keys: entries newest first, with the two records of a call
-//! as one entry. It never shows values of arguments, and does not say whether a log is intact:
+//! as one entry. The search never shows values of arguments, and does not verify the log:
 //! [`verify`](super::verify) does.
 
 mod backward;
@@ -39,15 +39,15 @@ pub struct Find {
     /// Public name of a prompt, or its name at its upstream.
     pub prompt: Option<String>,
     pub upstream: Option<String>,
-    /// `ok`, `cancelled`, the reason of a fault, or `denied` for what was refused by access rules,
-    /// views, limits, approvals or checks of arguments.
+    /// `ok`, `cancelled`, the reason of a fault, or `denied` for calls that access rules, views,
+    /// limits, approvals or checks of arguments have refused.
     pub outcome: Option<String>,
     /// Types of records; `call` for calls.
     pub event: Option<EventKinds>,
     pub from: Option<SystemTime>,
     /// Exclusive.
     pub to: Option<SystemTime>,
-    /// A text that the entry shows. Upper and lower case differ.
+    /// A text that the entry contains; case-sensitive.
     pub text: Option<String>,
 }
 
@@ -57,16 +57,16 @@ pub struct Find {
 pub struct SearchResult {
     /// Newest first.
     pub entries: Vec<LogEntry>,
-    /// Where a search that shall go on behind an entry begins, for each entry.
+    /// For each entry the position from which a search continues after the entry.
     pub places: Vec<Position>,
-    /// Where to go on; `None` if there is nothing more.
+    /// The position from which the search continues; `None` at the end.
     pub next: Option<Position>,
     /// Bytes that were read.
     pub scanned_bytes: u64,
-    /// Records that were looked through. Older replicas do not say it.
+    /// Records that were searched; absent in answers of older replicas.
     #[serde(default)]
     pub looked_through: u64,
-    /// The time of the oldest line that was looked through, RFC 3339.
+    /// The time of the oldest searched line, RFC 3339.
     #[serde(default)]
     pub since: Option<String>,
     /// Whether everything asked for was read: neither the limit nor the deadline was reached.
@@ -74,8 +74,8 @@ pub struct SearchResult {
 }
 
 impl SearchResult {
-    /// Keeps the first `keep` entries, after which the search can go on. Returns whether any are
-    /// left out, and any are kept.
+    /// Keeps the first `keep` entries, after which the search can continue. Returns whether some
+    /// entries were left out and some were kept.
     pub(crate) fn cut(&mut self, keep: usize) -> bool {
         let Some(next) = keep.checked_sub(1).and_then(|last| self.places.get(last).copied()) else {
             return false;
@@ -89,8 +89,8 @@ impl SearchResult {
         is_cut
     }
 
-    /// Merges the newest `limit` entries of replicas, and names these in them. Each search began in
-    /// front of a place (`None`: the newest entry). Returns where each goes on, in their order.
+    /// Merges the newest `limit` entries of replicas, and names them in the entries. Each search
+    /// began before a position (`None`: the newest entry). Returns the next positions, in order.
     pub fn merge(
         found: &[(&str, Option<Position>, &Self)],
         limit: usize,
@@ -102,7 +102,7 @@ impl SearchResult {
             let heads = heads.filter_map(|(index, ((_, _, own), taken))| {
                 Some((own.entries.get(*taken)?.time.as_str(), index))
             });
-            // The newest; of several at once, that of the first replica.
+            // The newest entry; of several with equal times, that of the first replica.
             let Some((_, index)) = heads.rev().max_by_key(|(time, _)| *time) else { break };
             let (name, _, own) = &found[index];
             let entry = own.entries[taken[index]].clone();
@@ -119,17 +119,17 @@ impl SearchResult {
     }
 }
 
-/// The place behind all entries.
+/// The position behind all entries.
 const NEWEST: Position = Position { segment: u64::MAX, offset: 0 };
 
-/// Calls whose end was read and whose begin is still to come.
+/// Calls whose end was read before their begin.
 #[derive(Default)]
 struct Ends(HashMap<CallId, Box<[u8]>>);
 
-/// Ends that are kept at once: more than calls are in flight.
+/// The limit of ends that are kept: more than calls are in flight.
 const MAX_ENDS: usize = 20_000;
 
-/// Bytes behind the place where a search goes on, in which the ends of calls are looked for.
+/// Bytes behind the start of a search in which the ends of calls are searched for.
 const NEAR: usize = 256 << 10;
 
 /// Finds entries in a log, newest first, at most `limit`, in front of `before`. The search ends at
@@ -169,7 +169,7 @@ pub fn find(
                 found.places.push(Position { segment: number, offset });
             }
             let is_full = found.entries.len() >= limit;
-            // The header of the segment stands at its begin.
+            // The first line of a segment is its header, not a record.
             found.looked_through += u64::from(offset > 0);
             since.clear();
             since.push_str(entry::time(line).unwrap_or_default());
@@ -197,8 +197,8 @@ fn end_in(number: u64, before: Option<Position>) -> Option<u64> {
     }
 }
 
-/// Returns the entry of a record, of a call with its end if that is near; `None` if there is no
-/// such record.
+/// Returns the entry of a record, for a call with its end if that is near; `None` without such a
+/// record.
 ///
 /// # Errors
 /// When the folder or a segment cannot be read; [`io::ErrorKind::TimedOut`] if the record is not
@@ -232,7 +232,7 @@ pub fn record(path: &Path, seq: u64, until: Instant) -> io::Result<Option<LogEnt
     Ok(None)
 }
 
-/// Reads an entry. `behind` is the place behind its line, where the end of a call is looked for.
+/// Reads an entry. `behind` is the position behind its line; the end of a call follows it.
 fn with_end(path: &Path, line: &[u8], behind: Position) -> io::Result<Option<LogEntry>> {
     let id = entry::call_id(line).filter(|_| entry::kind(line) == Some("received"));
     let end = match id {
@@ -244,12 +244,12 @@ fn with_end(path: &Path, line: &[u8], behind: Position) -> io::Result<Option<Log
 
 const READ: usize = 256 << 10;
 
-/// How far the times of files may be behind those of records: file systems count in ticks of the
-/// system or in seconds, and servers have clocks of their own.
+/// The tolerance between times of files and of records: file systems count in ticks of the system
+/// or in seconds, and servers have separate clocks.
 const FILE_CLOCK: Duration = Duration::from_secs(2);
 
 impl Ends {
-    /// Takes the end of a call in. Where there are too many, they are forgotten: their calls are
+    /// Adds the end of a call. Drops all ends if there are too many: the begins of their calls are
     /// gone.
     fn put(&mut self, id: CallId, line: &[u8]) {
         if self.0.len() >= MAX_ENDS {
@@ -262,7 +262,7 @@ impl Ends {
         self.0.remove(id)
     }
 
-    /// Returns the ends that are near behind the place where a search goes on.
+    /// Returns the ends that are near behind the start of a search.
     fn behind(path: &Path, place: Position) -> io::Result<Self> {
         let mut ends = Self::default();
         Tail::new(path, place).read(NEAR, |line| {
@@ -283,7 +283,7 @@ struct SearchCriteria<'a> {
     needles: Vec<memmem::Finder<'static>>,
     /// The text that the record with the outcome must contain.
     outcome: Option<memmem::Finder<'static>>,
-    /// The bounds as records have them, which compare as texts.
+    /// The bounds in the format of records, which compare as texts.
     from: Option<String>,
     to: Option<String>,
 }
@@ -319,8 +319,8 @@ impl<'a> SearchCriteria<'a> {
         self.to.as_deref().is_none_or(|to| time < to)
     }
 
-    /// Returns the entry of a line, if it is one that is looked for. Ends of calls are kept for
-    /// their begin.
+    /// Returns the entry of a line, if it matches the criteria. Ends of calls are kept for their
+    /// begin.
     fn entry(&self, line: &[u8], ends: &mut Ends) -> Option<LogEntry> {
         let kind = entry::kind(line)?;
         match kind {
@@ -336,7 +336,7 @@ impl<'a> SearchCriteria<'a> {
         }
     }
 
-    /// Returns the entry of a call, if it is one that is looked for.
+    /// Returns the entry of a call, if it matches the criteria.
     fn call(&self, received: &[u8], completed: Option<&[u8]>) -> Option<LogEntry> {
         let kinds = [entry::CALL, "received", "completed"];
         let is_call = |event: &EventKinds| kinds.iter().any(|kind| event.has(kind));
@@ -352,7 +352,7 @@ impl<'a> SearchCriteria<'a> {
         is_near.then(|| LogEntry::read(received, completed)).flatten().filter(|e| self.admits(e))
     }
 
-    /// Returns the entry of a record that is none of a call, if it is one that is looked for.
+    /// Returns the entry of a record that is not part of a call, if it matches the criteria.
     fn event(&self, kind: &str, line: &[u8]) -> Option<LogEntry> {
         let has_kind = match &self.find.event {
             Some(event) => event.has(kind),
@@ -365,7 +365,7 @@ impl<'a> SearchCriteria<'a> {
         is_near.then(|| LogEntry::read(line, None)).flatten().filter(|entry| self.admits(entry))
     }
 
-    /// Whether a line has the time and the texts that are looked for, without reading it as JSON.
+    /// Whether a line has the required time and texts, without parsing JSON.
     fn is_near(&self, line: &[u8]) -> bool {
         let Some(time) = entry::time(line) else {
             return false;
@@ -388,7 +388,7 @@ impl<'a> SearchCriteria<'a> {
     }
 }
 
-/// Returns the time in the header of a segment; `None` if it has none.
+/// Returns the time in the header of a segment; `None` without a time.
 fn first_time(file: &mut SegmentReader) -> Option<String> {
     entry::time(&file.first_line().ok()?).map(str::to_owned)
 }

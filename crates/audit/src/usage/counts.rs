@@ -9,7 +9,7 @@ pub(crate) enum OutcomeKind {
     Used,
     /// The call ended with a fault.
     Failed,
-    /// The caller may not use the prompt or skill, or there is none of this name.
+    /// The caller may not use the prompt or skill, or no prompt or skill has this name.
     Denied,
     /// A rate limit refused the call.
     Limited,
@@ -27,10 +27,10 @@ impl OutcomeKind {
     }
 }
 
-/// One call; or several alike, which the audit log has as one record.
+/// One call, or several equal calls that the audit log joins in one record.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CountedCall<'a> {
-    /// Public name of a prompt, or of a skill; `None` if none has the name.
+    /// Public name of a prompt or skill; `None` if the name does not exist.
     pub prompt: Option<&'a str>,
     pub upstream: Option<&'a str>,
     /// Id of the caller; `None` if it was not known yet.

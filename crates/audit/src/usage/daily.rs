@@ -1,4 +1,4 @@
-//! The uses of some prompts by day: what a list shows beside each of them.
+//! The uses of prompts by day, for the list of prompts.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,7 @@ pub const WEEK_DAYS: usize = 7;
 /// The uses of prompts on each day of the last week.
 #[derive(Debug, Default, Deserialize, Serialize)]
 pub struct DailyUses {
-    /// By public names, the oldest day first. Prompts without uses are not there.
+    /// By public name, oldest day first. Prompts without uses are left out.
     pub prompts: HashMap<String, [u64; WEEK_DAYS]>,
     /// Whether not all uses are known.
     pub is_partial: bool,

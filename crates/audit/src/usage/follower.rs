@@ -22,15 +22,15 @@ pub(super) struct Follower {
 /// longer.
 const SLICE: usize = 1 << 20;
 
-/// Slices that a question reads itself: more than is written between two steps.
+/// The limit of slices that a question reads: more than is written between two steps.
 const CATCH_UP: usize = 8;
 
-/// The interval in which the index is written while calls are counted: what people read in the
-/// database is that old at most. Answers of the gateway have all of it ([`Follower::snapshot`]).
+/// The interval in which the index is written while calls are counted: the maximum age of the
+/// database for outside readers. The gateway's answers include all calls ([`Follower::snapshot`]).
 const FLUSH_INTERVAL: Duration = Duration::from_secs(10);
 
 impl Follower {
-    /// Opens the index of a configuration to write it; `None` if it keeps none.
+    /// Opens the index of a configuration for writing; `None` if the configuration has no index.
     pub(crate) fn open(config: &config::Usage) -> io::Result<Option<Self>> {
         let Some(path) = &config.path else {
             return Ok(None);
@@ -39,7 +39,7 @@ impl Follower {
         Ok(Some(Self { index, tail: None, flushed: Instant::now() }))
     }
 
-    /// Opens an index to read it, and reads what the log has beyond it.
+    /// Opens an index for reading, and reads the newer part of the log.
     pub(super) fn read(index: Option<&Path>, log: Option<&Path>) -> io::Result<Self> {
         let index = Index::reader(index)?;
         let mut follower = Self { index, tail: None, flushed: Instant::now() };
@@ -53,7 +53,7 @@ impl Follower {
     /// Reads a slice of the log in a folder, and writes the index when that is due. Returns whether
     /// the end of the log was reached.
     pub(super) fn step(&mut self, log: Option<PathBuf>, now: SystemTime) -> io::Result<bool> {
-        // First, so that a full disk gets room.
+        // Tidies first, so that a full disk gets room.
         self.index.tidy(secs(now))?;
         let is_same = self.tail.as_ref().map(Tail::path) == log.as_deref();
         let mut at_end = true;
@@ -87,8 +87,8 @@ impl Follower {
         self.index.limit(config.keep, config.size);
     }
 
-    /// Reads what was recorded since the last step, as far as that is possible by `until`. Returns
-    /// whether the end of the log was reached.
+    /// Reads the records since the last step: at most [`CATCH_UP`] slices, and none after `until`.
+    /// Returns whether the end of the log was reached.
     pub(super) fn catch_up(&mut self, until: Instant) -> io::Result<bool> {
         let Some(tail) = &mut self.tail else {
             return Ok(true);

@@ -40,8 +40,8 @@ pub use query::{
 /// The usage of one gateway.
 #[derive(Default)]
 pub struct GatewayUsage {
-    /// As configured; `None` without an index. Apart from the history, which is locked while the
-    /// database is read and written.
+    /// The configuration; `None` without an index. Separate from the history, which is locked while
+    /// the database is read and written.
     wanted: Mutex<Option<config::Usage>>,
     /// Notified when `wanted` is set: the index is opened at once.
     configured: Notify,
@@ -51,10 +51,10 @@ pub struct GatewayUsage {
 /// The index with its state.
 #[derive(Default)]
 struct History {
-    /// The configuration that `follower` was opened with.
+    /// The configuration with which `follower` was opened.
     opened: Option<config::Usage>,
     follower: Option<Follower>,
-    /// Why the last attempt failed; empty after a success.
+    /// The reason why the last attempt failed; empty after a success.
     failure: String,
 }
 
@@ -69,7 +69,7 @@ pub struct UsedPrompts {
 /// The time between two reads of the audit log.
 const FOLLOW_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The time after which an index that cannot be used is tried again.
+/// The time after which an unusable index is tried again.
 const RETRY_INTERVAL: Duration = Duration::from_secs(10);
 
 impl GatewayUsage {
@@ -78,11 +78,11 @@ impl GatewayUsage {
         index::path(folder)
     }
 
-    /// Reads the usage of a gateway that need not run: its index, and the later records of its log.
-    /// Without an index all is read from the log. Blocks on the file system.
+    /// Reads the usage of a gateway, running or not: its index, and the later records of its log.
+    /// Without an index the whole log is read. Blocks on the file system.
     ///
     /// # Errors
-    /// When the index or the log cannot be read; `InvalidData` where the index is damaged, or of
+    /// When the index or the log cannot be read; `InvalidData` if the index is damaged, or of
     /// another version.
     pub fn read(index: Option<&Path>, log: Option<&Path>) -> io::Result<Self> {
         let follower = Some(Follower::read(index, log)?);
@@ -90,13 +90,13 @@ impl GatewayUsage {
         Ok(Self { history, ..Self::default() })
     }
 
-    /// Applies the configuration of the index; `None`: there is none.
+    /// Applies the configuration of the index; `None` without an index.
     pub fn configure(&self, config: Option<&config::Usage>) {
         *lock(&self.wanted) = config.cloned();
         self.configured.notify_one();
     }
 
-    /// Keeps the index, until `stop`.
+    /// Maintains the index until `stop`.
     pub async fn follow(self: Arc<Self>, audit: Audit, stop: CancellationToken) {
         while !stop.is_cancelled() {
             let (usage, log) = (self.clone(), audit.clone());
@@ -230,7 +230,7 @@ impl GatewayUsage {
         }
     }
 
-    /// The same as of `now`. Blocks on the file system.
+    /// Returns the same for the week that ends at `now`. Blocks on the file system.
     pub fn daily_now(&self, prompts: &[String], now: SystemTime, until: Instant) -> DailyUses {
         let first = (secs(now) / DAY + 1).saturating_sub(WEEK_DAYS as u64) * DAY;
         let mut daily = DailyUses::default();
@@ -245,7 +245,7 @@ impl GatewayUsage {
         daily
     }
 
-    /// Returns the index as it is now, with what was recorded until now; `None` if there is none.
+    /// Reads newer records by `until`, and returns a snapshot; `None` without an index.
     fn snapshot(&self, until: Instant) -> Option<UsageSnapshot> {
         let mut history = lock(&self.history);
         let follower = history.follower.as_mut()?;
@@ -259,16 +259,16 @@ impl GatewayUsage {
 /// The time for an answer beyond the deadline of its search.
 const LEEWAY: Duration = Duration::from_millis(100);
 
-/// An index as it is at one time.
+/// A snapshot of the index.
 struct UsageSnapshot {
     index: IndexSnapshot,
-    /// Whether the log has records that it lacks.
+    /// Whether the log has records that the index lacks.
     is_behind: bool,
 }
 
 impl History {
     /// Opens the index as configured, if it is not open, and reads a slice of the log. Returns
-    /// whether its end was reached. Without a log there is nothing to count from.
+    /// whether the end of the log was reached. Without a log, no usage is counted.
     fn step(
         &mut self,
         audit: &Audit,
@@ -313,8 +313,8 @@ impl History {
         self.opened = None;
     }
 
-    /// Warns once of each cause. The index is opened again as its database is: in memory it may
-    /// lack a record. A damaged one is begun anew.
+    /// Warns once for each cause. The index is reopened from its database, since its memory may
+    /// lack a record. A damaged database is replaced by an empty one.
     fn failed(&mut self, error: &io::Error) {
         self.opened = None;
         if let Some(follower) = self.follower.take()

@@ -158,8 +158,8 @@ pub struct Report {
     /// Whether something is missing: the deadline passed, the period begins before the known data,
     /// or rows were joined as `(others)`.
     pub partial: bool,
-    /// The time from which on calls are known, in seconds since the Unix epoch; [`u64::MAX`] if
-    /// none is.
+    /// The time from which on calls are known, in seconds since the Unix epoch; [`u64::MAX`]
+    /// without known calls.
     #[serde(skip)]
     pub known_since: u64,
     /// The 95th percentile of all calls of the series, as far as their latencies are kept.
@@ -173,7 +173,7 @@ pub struct Report {
 #[derive(Debug, Default, Deserialize, Serialize)]
 pub struct UsagePart {
     pub(super) sums: Sums,
-    /// Of the period of the same length before.
+    /// The sums of the preceding period of the same length.
     pub(super) before: Sums,
     /// Seconds of a point.
     pub(super) seconds: u64,
@@ -210,7 +210,7 @@ impl Report {
     }
 }
 
-/// The kind of what is used, where rows are by [`Dimension::Prompt`].
+/// The kind of a row's subject, if rows are by [`Dimension::Prompt`].
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum UsedKind {
@@ -219,7 +219,7 @@ pub enum UsedKind {
 }
 
 impl UsedKind {
-    /// Reads it off a public name.
+    /// Returns the kind of a public name.
     pub fn of(name: &str) -> Self {
         if is_skill_uri(name) { Self::Skill } else { Self::Prompt }
     }
@@ -237,7 +237,7 @@ impl UsedKind {
 #[serde(rename_all = "camelCase")]
 pub struct Row {
     pub key: String,
-    /// `None` for keys of other dimensions, and for the joined ones.
+    /// `None` for rows of other dimensions, and for the joined row.
     pub kind: Option<UsedKind>,
     /// The upstream of a prompt or skill.
     pub upstream: Option<String>,
@@ -246,7 +246,7 @@ pub struct Row {
     pub failures: u64,
     pub denied: u64,
     pub limited: u64,
-    /// `None` where latencies are not kept by this key.
+    /// `None` if the index keeps no latencies for this key.
     pub p50_ms: Option<f64>,
     pub p95_ms: Option<f64>,
     pub mean_ms: Option<f64>,
@@ -282,10 +282,10 @@ fn optional_time<S: Serializer>(at: &Option<SystemTime>, serializer: S) -> Resul
     }
 }
 
-/// The name of all names that found no room, as its table has it.
+/// The name that stands for all names without room in the table.
 const OTHERS_NAME: &str = "(others)";
 
-/// No time from which on calls are known.
+/// The value of `known_since` without known calls.
 pub(super) const UNKNOWN: u64 = u64::MAX;
 
 /// The limit of distinct keys in one answer; the rest is joined.
@@ -359,7 +359,7 @@ impl Sums {
         }
     }
 
-    /// Adds other sums, in points of `seconds` each, which are not shorter than theirs.
+    /// Adds other sums in points of `seconds` each, at least as long as the points of `other`.
     fn merge(&mut self, other: &Self, seconds: u64) {
         for (key, Sum { counts, histogram, upstream, last }) in &other.rows {
             let (upstream, histogram) = (upstream.as_deref(), Some(histogram));

@@ -36,7 +36,7 @@ enum UsageEvent {
     Started,
 }
 
-/// The members that are needed, each found once: a record is read for every call.
+/// The members that usage needs, each found once: a record is read for every call.
 #[derive(Default)]
 struct RecordMembers<'a> {
     seq: Option<Json<'a>>,
@@ -64,7 +64,7 @@ struct RecordMembers<'a> {
 #[serde(from = "Vec<(CallId, OpenCall)>", into = "Vec<(CallId, OpenCall)>")]
 pub(super) struct OpenCalls {
     calls: HashMap<CallId, OpenCall>,
-    /// In the order of their begin, with calls that have ended since.
+    /// The ids in the order of their begin, including calls that have ended since.
     order: VecDeque<CallId>,
 }
 
@@ -81,15 +81,15 @@ pub(super) struct OpenCall {
     endpoint: String,
 }
 
-/// Calls in flight that are known at once: more than a gateway serves.
+/// The limit of calls in flight that are kept: more than a gateway serves.
 const MAX_OPEN: usize = 20_000;
 
 /// The text before the type of a record.
 static EVENT: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(",\"event\":\""));
 
 impl UsageEvent {
-    /// Reads the type of a record; `None` if usage is not counted from it. The first event of a
-    /// line is its own: no member before it holds text of others.
+    /// Reads the type of a record; `None` if usage is not counted from it. The first match is the
+    /// real member: no member before it holds untrusted text.
     fn read(line: &[u8]) -> Option<Self> {
         let rest = &line[EVENT.find(line)? + EVENT.needle().len()..];
         let events = [
@@ -136,14 +136,14 @@ impl<'a> RecordMembers<'a> {
         Some((text(self.boot)?, number(self.call)?))
     }
 
-    /// Whether the call is a use, or the attempt of one: a get of a prompt, or a read of the
+    /// Whether the call is a use or an attempted use: a get of a prompt, or a read of the
     /// `SKILL.md` of a skill.
     fn is_use(&self) -> bool {
         if self.method.is_some_and(|method| method.is(Method::Get.as_str())) {
             return true;
         }
-        // Another file has the name of its skill, and a resource of `[passthrough]` an upstream
-        // alone.
+        // Reads of other files name their skill; resources of `[passthrough]` name only an
+        // upstream.
         let is_of_skill = self.skill.is_none() && self.prompt.is_some() == self.upstream.is_some();
         self.method.is_some_and(|method| method.is(Method::ReadFile.as_str()))
             && is_of_skill
@@ -152,7 +152,7 @@ impl<'a> RecordMembers<'a> {
 }
 
 impl<'a> Record<'a> {
-    /// Reads a line; `None` if it is none that usage is counted from.
+    /// Reads a line; `None` if usage is not counted from it.
     pub(super) fn read(line: &'a [u8]) -> Option<Self> {
         let event = UsageEvent::read(line)?;
         let members = RecordMembers::read(Json::parse(line, MAX_DEPTH).ok()?);
@@ -172,7 +172,7 @@ fn number(member: Option<Json<'_>>) -> Option<u64> {
 }
 
 impl OpenCalls {
-    /// Takes in a record, and calls `each` with the calls that it ends.
+    /// Adds a record, and calls `each` with the calls that it ends.
     pub(super) fn take(&mut self, record: &Record<'_>, each: &mut dyn FnMut(&CountedCall<'_>)) {
         let members = &record.members;
         match record.event {
@@ -184,7 +184,7 @@ impl OpenCalls {
     }
 
     fn received(&mut self, record: &RecordMembers<'_>, each: &mut dyn FnMut(&CountedCall<'_>)) {
-        // Probes of the gateway are no uses.
+        // Probes of the gateway are not uses.
         let is_probe = record.caller.is_some_and(|caller| caller.is(PROBER));
         let Some(id) = record.call().filter(|_| record.is_use() && !is_probe) else {
             return;
@@ -194,9 +194,8 @@ impl OpenCalls {
             groups.elements().filter_map(|group| Some(group.as_str()?.into_owned())).collect()
         });
         let open = OpenCall {
-            // The name of a prompt that no upstream has is arbitrary text of the client.
-            // Versions that a rollout serves are compared by their own names. A prompt that stands
-            // for a skill is a door to it, and the other way round.
+            // A name that no upstream has is arbitrary text of the client. `served` is the version
+            // that a rollout chose, or the skill or prompt behind the requested name.
             prompt: text(record.served.or(record.name)).filter(|_| upstream.is_some()),
             upstream,
             caller: text(record.caller).unwrap_or_default(),

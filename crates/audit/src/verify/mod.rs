@@ -23,8 +23,8 @@ use verifier::{Successor, Verifier};
 /// The keys and checkpoints that a log is verified against.
 #[derive(Debug, Default)]
 pub struct TrustAnchors {
-    /// The keys of the log. With them everything is verified; without them the format, the sequence
-    /// numbers and, with a public key, the checkpoints and all lines below the last of them.
+    /// The keys of the log. They verify everything. Without them, the format, the sequence numbers
+    /// and, with a public key, the checkpoints and all lines below the last of them are verified.
     pub keys: Option<Arc<Keys>>,
     /// The public key of the checkpoints; by default that of `keys`.
     pub public: Option<PublicKey>,
@@ -52,7 +52,7 @@ pub struct VerificationReport {
     pub segments: usize,
     /// The violations that were found, at most 100; empty for an intact log.
     pub mistakes: Vec<Violation>,
-    /// The number of violations beyond those.
+    /// The number of violations beyond `mistakes`.
     pub more_mistakes: u64,
     /// The sequence numbers that the log itself declares missing (event `gap`).
     pub missing: Vec<RangeInclusive<u64>>,
@@ -61,8 +61,8 @@ pub struct VerificationReport {
     pub unknown: Vec<u64>,
     /// The last record that a checkpoint of the log covers.
     pub checkpoint: Option<u64>,
-    /// The records of which every line is the one that was signed; `None` without a key, and in
-    /// logs of releases whose checkpoints do not sign the lines. It begins with the first segment
+    /// The records whose every line is the signed one; `None` without a key, and in logs of
+    /// releases whose checkpoints do not sign the lines. The range begins with the first segment
     /// that has digests.
     pub signed: Option<RangeInclusive<u64>>,
     /// The size of the lines in abandoned segments that were written again elsewhere, in bytes:
@@ -70,27 +70,27 @@ pub struct VerificationReport {
     pub abandoned: u64,
     /// The last record of the segments that were removed as configured; 0 if none.
     pub removed: u64,
-    /// Records between the first and the last that were removed as configured: no archive has them.
+    /// Records between the first and the last that were removed as configured and not archived.
     pub left: Vec<RangeInclusive<u64>>,
-    /// The size of an incomplete line at the very end, in bytes: the gateway is writing it, or was
-    /// killed while it did. Unless the power failed, no caller was answered on the strength of that
-    /// record.
+    /// The size of an incomplete line at the very end, in bytes: the gateway is writing the line,
+    /// or was killed meanwhile. Unless the power failed, no caller was answered before that record
+    /// was complete.
     pub unfinished: u64,
 }
 
 /// A violation that the verification found.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Violation {
-    /// The file name of the segment; empty if it concerns the log as a whole.
+    /// The file name of the segment; empty if the violation concerns the log as a whole.
     pub segment: String,
-    /// The sequence number of the record, if it concerns one.
+    /// The sequence number of the record, if the violation concerns one.
     pub seq: Option<u64>,
     /// The description, for an operator.
     pub what: String,
 }
 
 impl VerificationReport {
-    /// Reports that records of the begin are missing: the first one was `known`, and is `first`.
+    /// Reports missing first records: the log began with `known`, and begins with `first` now.
     fn missing_at_start(&mut self, known: u64, first: u64) {
         let what = format!("the records {known} to {} are missing", first - 1);
         self.mistakes.push(Violation { segment: String::new(), seq: Some(known), what });
@@ -110,7 +110,7 @@ impl fmt::Display for Violation {
     }
 }
 
-/// The limit of reported violations: behind the first one a broken log has many.
+/// The limit of reported violations: a broken log has many after the first.
 const MAX_MISTAKES: usize = 100;
 
 impl KeptCheckpoint {
@@ -133,9 +133,9 @@ pub fn verify(path: &Path, anchors: TrustAnchors) -> io::Result<VerificationRepo
     verify_with(&[path], anchors, &mut |_| ControlFlow::Continue(()))
 }
 
-/// As [`verify`], of a log with its archives: a segment counts from the first of the folders that
-/// has it, and the others must have the same. Reports the bytes that were read, as they are stored,
-/// to `watch` every few megabytes.
+/// Verifies a log with its archives, as [`verify`] does. A segment is read from the first folder
+/// that has it; its copies in the other folders must be equal. Reports the stored bytes that were
+/// read to `watch` every few megabytes.
 ///
 /// # Errors
 /// When a file cannot be read; and once `watch` has broken off.
@@ -147,7 +147,7 @@ pub fn verify_with(
     verify_selected(folders, None, anchors, watch)
 }
 
-/// Verifies some segments of a log: what the others have is not known.
+/// Verifies some segments of a log; the content of the others stays unknown.
 fn verify_part(
     path: &Path,
     selected: &BTreeSet<u64>,
@@ -185,17 +185,17 @@ fn listed<'a>(folders: &[&'a Path]) -> io::Result<BTreeMap<u64, &'a Path>> {
 /// The segments that a pass goes through.
 struct SegmentsInOrder<'a> {
     folders: &'a [&'a Path],
-    /// All that are listed, with their folders.
+    /// All listed segments, with their folders.
     segments: &'a BTreeMap<u64, &'a Path>,
-    /// The ones that are read; `None` for all.
+    /// The segments to read; `None` for all.
     selected: Option<&'a BTreeSet<u64>>,
 }
 
 /// The outcome of one pass over the segments that a folder lists.
 enum VerificationPass {
     Done(Box<VerificationReport>),
-    /// The gateway has removed a segment meanwhile, as configured, and recorded that in one that
-    /// may be newer than the list.
+    /// The gateway removed a segment during the pass, as configured. The record of the removal may
+    /// be in a segment newer than the list.
     SegmentRemoved(Box<TrustAnchors>),
 }
 
@@ -212,14 +212,14 @@ impl SegmentsInOrder<'_> {
         let numbers: Vec<u64> = self.segments.keys().copied().collect();
         let mut done = 0;
         let mut verifier = Verifier::new(anchors);
-        // Each segment is opened once: for its header, which tells how the one before it ends.
+        // Each segment is opened once: for its header, which gives the end of the segment before.
         let mut ahead = None;
         for (index, &number) in numbers.iter().enumerate() {
             let opened = ahead.take();
             if !self.is_selected(number) {
                 continue;
             }
-            // A header names the segment before it as it was written: plain.
+            // A header gives the plain name of the segment before, even if compressed.
             let name = segment_name(number);
             let opened = opened.unwrap_or_else(|| self.open(number));
             ahead = numbers.get(index + 1).map(|next| self.open(*next));
@@ -231,7 +231,7 @@ impl SegmentsInOrder<'_> {
             let text = match opened {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     tell(watch, done)?;
-                    // A name that is still listed leads nowhere.
+                    // A listed name may be a dangling link.
                     let is_removed = !segment_numbers(self.segments[&number])?.contains(&number);
                     if is_removed && self.selected.is_some() {
                         continue;
@@ -320,7 +320,7 @@ struct WatchedSegment<'a> {
     /// Bytes of the segments before, as they are stored, and of this one.
     before: u64,
     stored: u64,
-    /// Bytes of its text, and those that were read.
+    /// The length of the text, and the bytes of it that were read.
     length: u64,
     read: u64,
     /// Bytes since the last report to `watch`.
@@ -352,7 +352,7 @@ impl Read for WatchedSegment<'_> {
 fn tell(watch: &mut dyn FnMut(u64) -> ControlFlow<()>, done: u64) -> io::Result<()> {
     match watch(done) {
         ControlFlow::Continue(()) => Ok(()),
-        // Of another kind the reader would try again.
+        // The reader retries errors of kind `Interrupted`, so this error has another kind.
         ControlFlow::Break(()) => Err(io::Error::other("the verification was stopped")),
     }
 }

@@ -1,5 +1,5 @@
-//! The verification that the gateway does by itself, once every `audit.verify_every`, slowly: what
-//! was written since the last time, and a part of the rest, a different one each time.
+//! The regular verification by the gateway, once every `audit.verify_every`, slowly: reads the
+//! records since the last time, and a part of the older segments, a different one each time.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -28,13 +28,13 @@ pub struct RegularVerification(Mutex<Option<RegularOutcome>>);
 /// The outcome of one verification.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct RegularOutcome {
-    /// When it ended.
+    /// When the verification ended.
     pub at: SystemTime,
     /// Records that were read.
     pub records: u64,
     pub segments: usize,
-    /// The violations in words, at most [`MAX_PROBLEMS`], or why the log cannot be read; empty if
-    /// all is intact.
+    /// Descriptions of at most [`MAX_PROBLEMS`] violations, or why the log cannot be read; empty if
+    /// the log is intact.
     pub problems: Vec<String>,
 }
 
@@ -45,11 +45,11 @@ struct Before {
     began: SystemTime,
     /// The first record of the log when it was intact.
     first: Option<u64>,
-    /// The segments that were read, if they were not intact: they stay due.
+    /// The segments of the last verification if they were not intact: they stay due.
     suspect: BTreeSet<u64>,
 }
 
-/// A log that is verified. The ledger is not held meanwhile: a log that was replaced could not end.
+/// A log to verify. It does not hold the ledger, so that a replaced log can end meanwhile.
 struct VerifiedLog {
     path: PathBuf,
     keys: Arc<Keys>,
@@ -62,19 +62,19 @@ struct Part {
     now: Before,
 }
 
-/// The time from the start to the first verification, unless they are more frequent.
+/// The longest time from the start to the first verification.
 const FIRST: Duration = Duration::from_secs(600);
 
 /// The longest time until a changed interval counts.
 const LOOK: Duration = Duration::from_secs(60);
 
-/// A segment at rest is read once in so many times: once a month.
+/// The number of turns in which each segment at rest is read once: a month of days.
 const SAMPLE: u64 = 30;
 
-/// Bytes that are read in a second, as they are stored: calls have the disk and the cores.
+/// The limit of stored bytes that are read per second: calls need the disk and the cores.
 const RATE: f64 = (4 << 20) as f64;
 
-/// Times of files may be rounded.
+/// The tolerance for rounded file times.
 const ROUNDING: Duration = Duration::from_secs(2);
 
 /// Most violations that are listed; `audit verify` lists all.
@@ -118,11 +118,11 @@ impl RegularVerification {
     }
 }
 
-/// Returns the time until the log is looked at next; zero if it is due.
+/// Returns the time until the log is checked next; zero if a verification is due.
 fn due_in(audit: &Audit, before: &Option<Before>, last: Instant) -> Duration {
     let Some(ledger) = audit.ledger() else { return LOOK };
     let every = ledger.verify_every();
-    // A log that could not be read is tried again as soon as it was at first.
+    // A log that could not be read is tried again after the initial, shorter interval.
     let interval = if before.is_some() { every } else { every.min(FIRST) };
     interval.saturating_sub(last.elapsed()).min(LOOK)
 }
@@ -168,7 +168,7 @@ impl RegularOutcome {
     }
 }
 
-/// Verifies what is due of a log at `now`.
+/// Verifies the segments of a log that are due at `now`.
 fn verify(
     log: &VerifiedLog,
     before: Option<Before>,
@@ -215,14 +215,14 @@ fn pause(done: u64, read: &mut u64, stop: &CancellationToken) -> ControlFlow<()>
     if stop.is_cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
 }
 
-/// Returns which time it is: of the days, with the interval of a day.
+/// Returns the number of the turn: the days since the Unix epoch, with the interval of a day.
 fn turn(now: SystemTime, every: Duration) -> u64 {
     let since = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis() / every.as_millis().max(1)).unwrap_or_default()
 }
 
-/// Returns the segments that are due: the one that is written, those written since `since`, and of
-/// the others those of this `turn`. All are listed with the time when they were written last.
+/// Returns the segments that are due: the current one, all written since `since`, and the sample of
+/// this `turn`. `segments` gives the modification time of each.
 fn due(segments: &[(u64, Option<SystemTime>)], since: SystemTime, turn: u64) -> BTreeSet<u64> {
     let written = segments.last().map(|(number, _)| *number);
     let is_due = |(number, modified): &&(u64, Option<SystemTime>)| {

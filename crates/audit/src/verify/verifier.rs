@@ -38,11 +38,11 @@ pub(super) struct Verifier {
     found: Vec<Option<FoundRecord>>,
     /// The first record that the digests cover.
     digests_from: u64,
-    /// Whether a segment without digests was read, as releases before them wrote it.
+    /// Whether a segment without digests was read, from a release that did not write digests.
     had_none: bool,
     /// Whether a kept checkpoint belongs to this log.
     has_own_checkpoint: bool,
-    /// The last record that `segment_removed` names: of all lines, and of those that are signed.
+    /// The last record that `segment_removed` names, among all lines and among the signed lines.
     removed: u64,
     removed_signed: u64,
     /// The segments that `segment_archived` names.
@@ -107,7 +107,7 @@ impl Verifier {
             Successor::None => (true, None),
             Successor::Segment(header) => (false, header),
         };
-        // Lines beyond the length that the next header gives were written again there.
+        // Lines beyond the length in the next header were written again to the next segment.
         let counts = next.filter(|next| next.abandoned.is_some() && next.name == name);
         let (mut line, mut at, mut is_first) = (Vec::new(), 0, true);
         let (mut beyond, mut is_torn) = (None, false);
@@ -135,7 +135,7 @@ impl Verifier {
                 (Some(read), true) => self.header(&read, &line, &before),
                 (Some(read), false) => self.record(&read, &line),
                 (None, false) if is_last && length <= MAX_LINE && !line.ends_with(b"\n") => {
-                    // A further read could return the rest of the line as a line of its own.
+                    // A second read could return the rest of the line as a separate line.
                     self.report.unfinished = length as u64;
                     return Ok(());
                 }
@@ -151,14 +151,14 @@ impl Verifier {
         }
     }
 
-    /// Reports a compressed segment that cannot be decompressed from some place on.
+    /// Reports a compressed segment that can only be decompressed in part.
     pub(crate) fn damaged_segment(&mut self, name: &str, error: &io::Error) {
         name.clone_into(&mut self.name);
         let after = self.head.map(|head| head.seq + 1);
         self.report_mistake(after, error.to_string());
     }
 
-    /// Reports a copy of the present segment that has another content.
+    /// Reports a copy of the present segment whose content differs.
     pub(crate) fn different_copy(&mut self, archive: &Path) {
         self.report_mistake(None, format!("its copy in {} differs", archive.display()));
     }
@@ -194,7 +194,7 @@ impl Verifier {
         }
         let before_number = segment_number(before);
         match self.head {
-            // Whether they may be missing is decided at the end.
+            // Whether earlier records may be missing is decided at the end.
             Some(head)
                 if before_number.is_some_and(|before| before + 1 < header.number)
                     && head.seq <= header.previous.seq =>
@@ -301,7 +301,7 @@ impl Verifier {
         }
     }
 
-    /// Applies the meaning of a record to the report.
+    /// Updates the state of the verification by the event of a record.
     fn event(&mut self, line: &RecordLine<'_>, seq: u64, before: Head) {
         let call = || Some((line.string("boot")?, line.number("call")?));
         if line.is("received") {
@@ -337,8 +337,8 @@ impl Verifier {
         self.report.checkpoint = Some(statement.seq);
     }
 
-    /// Compares the lines that were read with those that a checkpoint, the record `seq`, has signed
-    /// up to the record `through`.
+    /// Compares the lines that were read with the lines up to the record `through` that a
+    /// checkpoint, the record `seq`, has signed.
     fn signed_lines(&mut self, seq: u64, through: u64, digests: LogDigests) {
         let Some(running) = &mut self.running else {
             return self.report_mistake(
@@ -413,8 +413,8 @@ impl Verifier {
         self.report
     }
 
-    /// Completes the report on some of the segments that are `listed`: what the others have is
-    /// not known.
+    /// Completes the report on some of the segments that are `listed`; the content of the others is
+    /// unknown.
     pub(crate) fn finish_part(mut self, listed: &BTreeMap<u64, &Path>) -> VerificationReport {
         self.name = String::new();
         for SegmentGap { numbers, records } in std::mem::take(&mut self.gaps) {

@@ -24,7 +24,7 @@ pub struct Auth {
     pub takes_certificates: bool,
     /// Certificate authorities of the client certificates, in PEM.
     pub client_ca: Option<PathBuf>,
-    /// Identities of certificate subjects. If there is any, other subjects are refused.
+    /// Identities of certificate subjects. If the list is not empty, other subjects are refused.
     pub certificates: Vec<Certificate>,
     /// Whether `mtls` is set and names no subject.
     pub takes_all_by_choice: bool,
@@ -71,7 +71,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// The caller that has proved to be this one.
+    /// Returns the caller with this identity and the given proof.
     pub fn caller(&self, proof: Proof) -> Caller {
         Caller::in_groups(&self.id, &self.groups).proved_by(proof)
     }
@@ -133,7 +133,7 @@ pub(crate) fn read(
     auth
 }
 
-/// The keys of `[[auth.api_keys]]`, beside those of the identity.
+/// The keys of `[[auth.api_keys]]` in addition to those of the identity.
 const KEY_KEYS: &str = r#"
 hash: Hash of the key, as `promptgate key new` prints it.
 "#;
@@ -146,7 +146,7 @@ fn api_key(table: &mut Section<'_>) -> Option<ApiKey> {
     Some(ApiKey { hash: hash?, caller })
 }
 
-/// The keys of `[[auth.mtls]]`, beside those of the identity.
+/// The keys of `[[auth.mtls]]` in addition to those of the identity.
 const CERTIFICATE_KEYS: &str = r#"
 subject, such as "CN=ci,O=Example": Subject of the certificate, written as in RFC 4514.
 "#;
@@ -190,7 +190,7 @@ fn required_identity(table: &mut Section<'_>) -> Identity {
     Identity { id: id.unwrap_or_default(), groups: table.texts("groups") }
 }
 
-/// The key of `[auth.stdio]` that is not as in every identity.
+/// The key of `[auth.stdio]` that differs from the other identities.
 const STDIO_KEYS: &str = r#"
 id = "local": Id of the caller.
 "#;

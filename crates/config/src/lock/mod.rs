@@ -27,9 +27,9 @@ use domain::json::object::write_object;
 pub struct Lock {
     /// `sha256:…` of the file, or [`NO_FILE`].
     pub digest: String,
-    /// Of prompts.
+    /// Approvals of prompts.
     approvals: Approvals,
-    /// By the paths of their folders.
+    /// Approvals of skills, by the paths of their folders.
     skills: Approvals,
 }
 
@@ -42,8 +42,7 @@ pub const NO_FILE: &str = "none";
 /// The version of the format.
 const VERSION: u32 = 3;
 
-/// Why a lock file is not used that has lost a part, or was changed by something else than a
-/// decision.
+/// The error for a lock file that has lost a part, or was changed by other means than a decision.
 const NOT_WHOLE: &str = "it has not the digest of its entries: it was merged or edited, or has lost a part; review it, then run \
                          `promptgate approvals rewrite` (docs/approvals.md#review-in-git-and-ci)";
 
@@ -59,7 +58,7 @@ impl Lock {
     /// Reads the text of a lock file.
     ///
     /// # Errors
-    /// The first mistake, with its line; or that it has not the digest of its entries.
+    /// The first mistake, with its line; or a digest that does not match the entries.
     pub fn parse(text: &str) -> Result<Self, String> {
         match Self::parse_entries(text)? {
             (lock, Some(end)) if end.digest == lock.end() => Ok(lock),
@@ -71,7 +70,7 @@ impl Lock {
     /// not matter.
     fn parse_entries(text: &str) -> Result<(Self, Option<LockEnd>), String> {
         let digest = seal::sha256_text(text.as_bytes());
-        // As git may have converted it.
+        // Git may have converted the line ends.
         let text = &text.replace("\r\n", "\n");
         let document: LockDocument = toml_edit::de::from_str(text).map_err(|error| {
             let line = error.span().map(|span| 1 + text[..span.start].matches('\n').count());
@@ -155,7 +154,7 @@ impl Lock {
         out
     }
 
-    /// Returns all approvals, those of skills last.
+    /// Returns all approvals, skills last.
     pub(crate) fn approvals(&self) -> impl Iterator<Item = Entry<'_>> {
         [ApprovalKind::Prompt, ApprovalKind::Skill].into_iter().flat_map(|kind| {
             self.of_kind(kind).iter().flat_map(move |(upstream, approvals)| {
@@ -192,7 +191,7 @@ impl Lock {
         self.of_kind(kind).get(upstream)
     }
 
-    /// Returns the approval of a prompt or skill, if there is one.
+    /// Returns the approval of a prompt or skill, if the lock has one.
     pub fn approval(
         &self,
         kind: ApprovalKind,
@@ -202,7 +201,7 @@ impl Lock {
         self.of_upstream(kind, upstream)?.get(raw_name)
     }
 
-    /// Returns the approval of a prompt or skill, to be changed; an empty one if there is none.
+    /// Returns the approval of a prompt or skill, to be changed; adds an empty one if needed.
     pub fn approval_mut(
         &mut self,
         kind: ApprovalKind,
@@ -216,12 +215,12 @@ impl Lock {
             .or_default()
     }
 
-    /// Returns the number of prompts and skills that were decided on.
+    /// Returns the number of prompts and skills with an entry.
     pub fn len(&self) -> usize {
         self.approvals().count()
     }
 
-    /// Whether nothing was ever decided.
+    /// Whether the lock has no entry.
     pub fn is_empty(&self) -> bool {
         self.approvals.is_empty() && self.skills.is_empty()
     }
@@ -265,7 +264,7 @@ struct LockDocument {
     version: u32,
     #[serde(default)]
     prompts: Vec<LockEntry>,
-    /// An older promptgate of the same version refuses a file that has them.
+    /// An older promptgate of the same version refuses a file with skills.
     #[serde(default)]
     skills: Vec<LockEntry>,
     end: Option<LockEnd>,
@@ -297,18 +296,18 @@ struct LockEntry {
 struct LockRecord {
     definition: String,
     source: Option<String>,
-    /// For people: it follows from the rest.
+    /// For readers of the file: the class follows from the rest.
     #[serde(rename = "class")]
     _class: Option<IgnoredAny>,
     by: String,
     known_as: Option<String>,
-    /// Not there: [`ApproverProof::LockFile`].
+    /// Absent: [`ApproverProof::LockFile`].
     proof: Option<String>,
     at: String,
     why: Option<String>,
     #[serde(default)]
     texts: Vec<LockText>,
-    /// Of gets with the arguments of one of the texts.
+    /// Texts of gets with the arguments of one of `texts`.
     #[serde(default)]
     variants: Vec<LockText>,
     /// Digests by the paths of the files in the folder of the skill.
@@ -354,7 +353,7 @@ impl LockRecord {
     }
 }
 
-/// Whether a version has what its kind can have: texts and sources are of prompts, files of skills.
+/// Whether a version fits its kind: only prompts have texts and sources, only skills have files.
 fn is_of(version: &Version, kind: ApprovalKind) -> bool {
     match kind {
         ApprovalKind::Prompt => version.files.is_empty(),

@@ -1,12 +1,12 @@
-//! The lock file on disk, and the objects beside it: files in `promptgate.lock.d` whose names are
-//! their SHA-256 hashes. `DIGEST.md` is the text of a prompt in its Markdown form, `DIGEST.json` a
+//! The lock file on disk, and its objects: files in `promptgate.lock.d` whose names are their
+//! SHA-256 hashes. `DIGEST.md` is the text of a prompt in its Markdown form, `DIGEST.json` a
 //! definition or the source of a library prompt in canonical form (RFC 8785), and `DIGEST.file` a
 //! file of a skill, byte for byte.
 //!
 //! A change writes its objects first, then replaces the lock file, then removes objects that
-//! neither the old nor the new one needs: a gateway reads those of the old one until it has
-//! followed the change. At whichever step a crash interrupts it, the lock file is the old or the
-//! new one, and has its objects.
+//! neither the old nor the new lock file needs: a gateway reads the old objects until it has
+//! followed the change. A crash at any step leaves the old or the new lock file, complete with its
+//! objects.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashSet};
@@ -39,13 +39,13 @@ pub type Objects = BTreeMap<DigestText, Object>;
 pub enum Object {
     /// A definition, or the source of a library prompt.
     Json(String),
-    /// The text of a prompt, or a template of it.
+    /// The text of a prompt, or a template of the text.
     Text(String),
     /// A file of a skill.
     File(Arc<[u8]>),
 }
 
-/// The kind of an object, which its file has as extension.
+/// The kind of an object, which is the extension of its file.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ObjectKind {
     Json,
@@ -66,7 +66,7 @@ impl ObjectKind {
 }
 
 impl Object {
-    /// Returns the canonical JSON; of a file a string, or how long it is if it is no text.
+    /// Returns the canonical JSON; for a file a string, or its length if the file is not text.
     pub fn json(&self) -> Cow<'_, str> {
         match self {
             Self::Json(json) | Self::Text(json) => json.into(),
@@ -74,7 +74,7 @@ impl Object {
         }
     }
 
-    /// Bytes, about those of the JSON.
+    /// Returns the size in bytes, approximately that of the JSON.
     pub fn size(&self) -> usize {
         match self {
             Self::Json(json) | Self::Text(json) => json.len(),
@@ -82,7 +82,7 @@ impl Object {
         }
     }
 
-    /// Returns the content of its file, whose hash is its digest.
+    /// Returns the content of the object's file, whose hash is the digest.
     fn content(&self) -> Cow<'_, [u8]> {
         match self {
             Self::Json(json) => json.as_bytes().into(),
@@ -99,13 +99,13 @@ impl Object {
         }
     }
 
-    /// Whether a patch can hold it: whole lines of text.
+    /// Whether a patch can contain the object: whole lines of text.
     fn has_patch(&self) -> bool {
         !matches!(self, Self::File(bytes) if text_of(bytes).is_none())
     }
 }
 
-/// The text of a file, unless it has bytes that lines of text do not have.
+/// Returns the text of a file; `None` if a byte cannot occur in lines of text.
 fn text_of(bytes: &[u8]) -> Option<&str> {
     let is_text = |c: char| !c.is_control() || matches!(c, '\n' | '\t');
     std::str::from_utf8(bytes).ok().filter(|text| text.chars().all(is_text))
@@ -139,7 +139,7 @@ pub enum StoreError {
     Io { path: PathBuf, error: io::Error },
 }
 
-/// Why an object cannot be had.
+/// Why an object is not available.
 #[derive(Debug, thiserror::Error)]
 pub enum ObjectError {
     #[error("its object {digest} is missing in {folder}; restore it, for example from version control", folder = .folder.display())]
@@ -153,7 +153,7 @@ pub enum ObjectError {
 /// The name of the file in the folder of the objects that a writer locks.
 const WRITER: &str = ".writer";
 
-/// The time for another writer to finish. It writes a few files.
+/// The time for another writer to finish. A writer writes a few files.
 const WRITER_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl LockStore {
@@ -188,10 +188,10 @@ impl LockStore {
         }
     }
 
-    /// Reads an object as canonical JSON, and checks that it is the one that its digest names.
+    /// Reads an object as canonical JSON, and checks its digest.
     ///
     /// # Errors
-    /// It is missing, or not what it should be.
+    /// The object is missing, or its content does not match the digest.
     pub fn object(&self, digest: &DigestText) -> Result<String, ObjectError> {
         let is_missing =
             |read: &Result<String, ObjectError>| matches!(read, Err(ObjectError::Missing { .. }));
@@ -201,7 +201,7 @@ impl LockStore {
         kinds.find(|read| !is_missing(read)).unwrap_or_else(|| Err(missing()))
     }
 
-    /// Reads a file of a skill, and checks that it is the one that its digest names.
+    /// Reads a file of a skill, and checks its digest.
     ///
     /// # Errors
     /// As [`LockStore::object`].
@@ -238,25 +238,24 @@ impl LockStore {
         if is_intact(&content) {
             return Ok(content);
         }
-        // As git may have converted it.
+        // Git may have converted the line ends.
         let unix = String::from_utf8(content).ok().map(|text| text.replace("\r\n", "\n"));
         let unix = unix.map(String::into_bytes).filter(|unix| is_intact(unix));
         unix.ok_or_else(|| ObjectError::Corrupt { digest: digest.clone() })
     }
 
-    /// Replaces the lock file, if it is still the one with the digest `before`. Returns the new
-    /// one. Blocks.
+    /// Replaces the lock file if its digest is still `before`. Returns the new lock. Blocks.
     ///
     /// # Errors
-    /// [`StoreError::Conflict`] if it is not, [`StoreError::ReadOnly`] if the files cannot be
-    /// written; nothing has changed then.
+    /// [`StoreError::Conflict`] if the digest differs, [`StoreError::ReadOnly`] if the files cannot
+    /// be written; the files are unchanged then.
     pub fn replace(
         &self,
         before: &str,
         lock: &Lock,
         objects: &Objects,
     ) -> Result<Lock, StoreError> {
-        // Released when it is closed, also by a crash.
+        // The lock is released when the file is closed, also by a crash.
         let _writer = self.hold_writer()?;
         if self.digest()? != before {
             return Err(StoreError::Conflict(self.lock.clone()));
@@ -264,17 +263,17 @@ impl LockStore {
         let replaced = self.read()?;
         self.write_objects(objects)?;
         self.swap(lock)?;
-        // The change is done; objects that stay behind are removed by the next change.
+        // The change is done; the next change removes objects that remain.
         let _ = self.collect([&replaced, lock]);
         let digest = seal::sha256_text(lock.to_text().as_bytes());
         Ok(Lock { digest, ..lock.clone() })
     }
 
-    /// Writes the lock file anew with the digest of its entries, which a person has reviewed.
-    /// Objects that they do not need stay. Blocks.
+    /// Rewrites the lock file with the digest of its entries, after a person has reviewed them.
+    /// Unneeded objects stay. Blocks.
     ///
     /// # Errors
-    /// [`StoreError::Broken`] if it cannot be read, also apart from the digest; or it cannot be
+    /// [`StoreError::Broken`] if the lock file has a mistake other than its digest; or it cannot be
     /// written.
     pub fn rewrite(&self) -> Result<Lock, StoreError> {
         let _writer = self.hold_writer()?;
@@ -334,7 +333,7 @@ impl LockStore {
         written.map_err(|error| self.unwritable(error))
     }
 
-    /// Removes objects that none of the locks needs, and unfinished files.
+    /// Removes objects that neither lock needs, and unfinished files.
     fn collect(&self, locks: [&Lock; 2]) -> io::Result<()> {
         let names = locks.into_iter().flat_map(Lock::objects);
         let names = names.map(|(digest, kind)| file_name(digest, kind));
@@ -359,8 +358,8 @@ impl LockStore {
     }
 }
 
-/// Opens what writers lock: a file that can be opened by those only who may write the folder of the
-/// objects. Anyone who can open a file, or the folder itself, can hold its lock.
+/// Opens the file that writers lock. Only users who may write the folder of the objects can open
+/// it: a user who can open a file, or the folder itself, can hold its lock.
 fn lockable(objects: &Path) -> io::Result<File> {
     let options = disk::OpenOptions {
         create: true,
@@ -374,7 +373,7 @@ fn lockable(objects: &Path) -> io::Result<File> {
         let writers = folder & 0o222;
         let wanted = writers | writers << 1;
         if file.metadata()?.mode.is_some_and(|mode| mode != wanted) {
-            // Its owner does it; another writer takes it as it is.
+            // Only the owner can change the mode; other writers ignore the failure.
             let _ = file.set_mode(wanted);
         }
     }
@@ -394,13 +393,13 @@ fn is_object(name: &str) -> bool {
 }
 
 /// Returns a change as a patch that `patch -p1` and `git apply` understand, from the folder of the
-/// lock file; `None` where a file of a skill is no text.
+/// lock file; `None` if a file of a skill is not text.
 pub fn patch(store: &LockStore, before: &Lock, after: &Lock, objects: &Objects) -> Option<String> {
     let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let lock = name(&store.lock);
     let folder = name(&store.objects);
     let is_new = before.digest == NO_FILE;
-    // As it stands there, which may be in another order.
+    // The text in the file may be in another order.
     let text = disk::read_to_string(&store.lock).ok();
     let old = if is_new { String::new() } else { text.unwrap_or_else(|| before.to_text()) };
     let old_name = if is_new { "/dev/null".to_owned() } else { format!("a/{lock}") };

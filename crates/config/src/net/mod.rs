@@ -9,20 +9,20 @@ use crate::reader::secret::Secret;
 use crate::{environment, lookup};
 use domain::address_policy::AddressPolicy;
 
-/// The HTTP proxies through which servers are reached. Loopback addresses never are. A proxy may
-/// hold a user and a password.
+/// The HTTP proxies for servers, except at loopback addresses. A proxy URL may contain a user and a
+/// password.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Proxies {
-    /// For URLs with `http`; `None`: they are called directly.
+    /// The proxy for `http` URLs; `None`: direct connections.
     pub http: Option<Secret>,
-    /// The same with `https`.
+    /// The proxy for `https` URLs; `None`: direct connections.
     pub https: Option<Secret>,
-    /// Hosts that are called directly, separated by commas: names with all names below them, IP
+    /// Hosts with direct connections, separated by commas: names with all names below them, IP
     /// addresses, networks, `*`.
     pub direct: String,
 }
 
-/// Reads which addresses an upstream may have. `host` is that of its URL.
+/// Reads the addresses that an upstream may have. `host` is the host of its URL.
 pub(crate) fn address_policy(section: &mut Section<'_>, host: Option<&str>) -> AddressPolicy {
     let policy = if section.flag("allow_private", true) {
         AddressPolicy::NotLinkLocal
@@ -36,8 +36,8 @@ pub(crate) fn address_policy(section: &mut Section<'_>, host: Option<&str>) -> A
 }
 
 impl Proxies {
-    /// Returns the proxies that the environment of this process names, for commands without a
-    /// configuration. Those that cannot be used are left out.
+    /// Returns the proxies in the environment of this process, for commands without a
+    /// configuration. Invalid proxies are left out.
     pub fn of_environment() -> Self {
         let env = environment();
         let lookup = lookup(&env);
@@ -46,7 +46,7 @@ impl Proxies {
     }
 }
 
-/// The variables that name proxies and exceptions; each in lower case, too.
+/// The variables of proxies and exceptions; each is also read in lower case.
 const HTTP: &str = "HTTP_PROXY";
 const HTTPS: &str = "HTTPS_PROXY";
 const DIRECT: &str = "NO_PROXY";
@@ -99,18 +99,18 @@ fn variable(name: &str, lookup: impl Fn(&str) -> Option<String>) -> Option<Strin
     value.map(|value| value.trim().to_owned()).filter(|value| !value.is_empty())
 }
 
-/// Reads the hosts that are called directly. Some programs separate them by blanks, and write
-/// `*.example.com` for all names below one.
+/// Reads the hosts with direct connections. Some programs separate them by blanks, and write
+/// `*.example.com` for all names below `example.com`.
 fn direct(lookup: impl Fn(&str) -> Option<String>) -> String {
     let hosts = variable(DIRECT, lookup).unwrap_or_default();
     let hosts = hosts.split([',', ' ']).filter(|host| !host.is_empty());
     hosts.map(|host| host.strip_prefix("*.").unwrap_or(host)).collect::<Vec<_>>().join(",")
 }
 
-/// Whether a text is a proxy. Without a scheme it means `http`, as in the variables of all
-/// programs.
+/// Whether a text is a proxy. A text without a scheme means `http`, as other programs read these
+/// variables.
 fn is_proxy(text: &str) -> bool {
-    // The part after `#` would be left out, and with it most of a password.
+    // Parsing drops the part after `#`, which may be most of a password.
     let url: Option<Uri> = text.parse().ok().filter(|_| !text.contains('#'));
     url.is_some_and(|url| {
         let authority = url.authority().map_or("", |authority| authority.as_str());

@@ -12,7 +12,7 @@ use crate::reader::Section;
 use base::platform::disk;
 use base::seal::pem::certificates;
 
-/// Paths of PEM files. They are polled and read again when they change.
+/// Paths of PEM files. The files are polled, and read again when they change.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Tls {
     /// Certificate chain, the gateway's own certificate first.
@@ -89,8 +89,8 @@ impl TlsFiles {
     }
 
     /// Builds a configuration for TLS 1.2 and 1.3, with HTTP/2 and HTTP/1.1 in ALPN. Client
-    /// certificates are optional here: each request decides whether it needs a credential, and
-    /// which.
+    /// certificates are optional in the handshake: each request is checked for the credential that
+    /// it needs.
     ///
     /// # Errors
     /// The key of the file that cannot be used, and the reason.

@@ -1,4 +1,4 @@
-//! One key of the configuration file, for people: its meaning, the allowed values and its default.
+//! One key of the configuration file, for display: its meaning, allowed values and default.
 
 use serde_json::{Value, json};
 
@@ -18,15 +18,15 @@ pub struct Key {
     pub name: String,
     /// One or a few sentences.
     pub meaning: String,
-    /// `None` where nothing stands in the place of the value.
+    /// `None` if the value has no default.
     pub default: Option<Value>,
-    /// A value as in TOML, where the default is no example.
+    /// A value as in TOML, for keys whose default is not an example.
     pub example: Option<String>,
     /// JSON Schema of the value.
     pub schema: Value,
     /// Whether every table at the place must have the key.
     pub is_required: bool,
-    /// The key whose value is the default.
+    /// The key elsewhere whose value is the default of this key.
     pub inherits: Option<String>,
 }
 
@@ -39,7 +39,7 @@ impl Key {
         join(&table.collect::<Vec<_>>().join("."), &self.name)
     }
 
-    /// Returns the first sentence of its meaning.
+    /// Returns the first sentence of the meaning.
     pub fn summary(&self) -> String {
         match self.meaning.split_once(". ") {
             Some((sentence, _)) => format!("{sentence}."),
@@ -47,7 +47,7 @@ impl Key {
         }
     }
 
-    /// The parts of the dotted key, without names and numbers of tables.
+    /// Returns the parts of the dotted key, without names and numbers of tables.
     pub(crate) fn parts(&self) -> impl Iterator<Item = &str> {
         let table = self.place.split('.').filter(|part| ![ELEMENTS, NAMED, ""].contains(part));
         table.chain([self.name.as_str()])
@@ -66,15 +66,15 @@ impl Key {
             && own.iter().zip(parts).all(|(own, part)| *own == NAMED || own == part)
     }
 
-    /// Whether another key is one of this table, or of the tables in it that have names or numbers.
+    /// Whether another key is in this table, or in its tables with names or numbers.
     pub(crate) fn holds(&self, other: &Self) -> bool {
         let own = join(&self.place, &self.name);
         let places = [join(&own, ELEMENTS), join(&own, NAMED), own];
         places.contains(&other.place)
     }
 
-    /// Returns the heading of its table in the file, such as `[upstreams.NAME]`; `None` for the
-    /// tables of the file itself.
+    /// Returns the heading of the key's table in the file, such as `[upstreams.NAME]`; `None` for
+    /// the tables of the file itself.
     pub fn table(&self) -> Option<String> {
         let (place, is_array) = match self.place.strip_suffix(ELEMENTS) {
             Some(array) => (array.trim_end_matches('.'), true),
@@ -90,7 +90,7 @@ impl Key {
         }
     }
 
-    /// Returns the kind of its values with their bounds, such as `a size from 1KiB to 1GiB`.
+    /// Returns the kind of the key's values with their bounds, such as `a size from 1KiB to 1GiB`.
     pub fn kind(&self) -> String {
         let schema = &self.schema;
         let text = |member: &str| schema[member].as_str();
@@ -121,7 +121,7 @@ impl Key {
         }
     }
 
-    /// Returns the value that holds while the key is not set, as in TOML; `None` without one.
+    /// Returns the default of the key, as in TOML; `None` without a default.
     pub fn default_text(&self) -> Option<String> {
         match &self.inherits {
             Some(key) => Some(format!("that of {key}")),
@@ -165,7 +165,7 @@ fn is_empty(value: &Value) -> bool {
         || matches!(value, Value::Array(items) if items.is_empty())
 }
 
-/// Returns the choices of a schema, each once: some may also be written as booleans.
+/// Returns the choices of a schema, each once: some choices may also be written as booleans.
 fn choices(choices: &Value) -> String {
     let texts = choices.as_array().into_iter().flatten().filter(|choice| choice.is_string());
     texts.map(toml).collect::<Vec<_>>().join(", ")

@@ -1,4 +1,4 @@
-//! Meanings of keys. Each reader of a table has a text `KEYS` beside it, with an entry for each
+//! Meanings of keys. Each reader of a table has a constant `KEYS`, a text with an entry for each
 //! key:
 //!
 //! ```text
@@ -7,8 +7,8 @@
 //! allowed_hosts = [], such as ["prompts.example.com"]: Host names that are accepted.
 //! ```
 //!
-//! A default stands there only where the call that reads the key does not state it, and an example
-//! only where the default is none.
+//! An entry gives a default only if the call that reads the key does not state it, and an example
+//! only if the key has no default.
 
 use serde_json::Value;
 
@@ -23,7 +23,7 @@ pub(super) struct Meaning {
 }
 
 impl Meaning {
-    /// Adds the meaning to the schema of its key, before the rule for values if there is one.
+    /// Adds the meaning to the schema of its key, before a rule for values.
     pub(super) fn describe(&self, schema: &mut Value) {
         let description = match schema["description"].as_str() {
             Some(rule) => format!("{} Must be {rule}.", self.text),
@@ -36,8 +36,8 @@ impl Meaning {
     }
 }
 
-/// Parses a text of entries. An entry without a colon, or with a default that is no value, is left
-/// out, so that its key has no meaning, which a test reports.
+/// Parses a text of entries. An entry without a colon, or with an invalid default, is skipped, so
+/// that its key has no meaning, which a test reports.
 pub(super) fn meanings(text: &str) -> impl Iterator<Item = (&str, Meaning)> {
     let mut rest = text.trim();
     std::iter::from_fn(move || {

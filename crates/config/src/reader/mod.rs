@@ -1,6 +1,5 @@
 //! Reader of one table, key by key. A mistake is recorded and reading continues with the default,
-//! so that one run reports all mistakes. A key that is not read is unknown, which is a mistake,
-//! too.
+//! so that one run reports all mistakes. A key that is not read is unknown: that is a mistake, too.
 
 pub mod key;
 mod meaning;
@@ -50,7 +49,7 @@ pub(super) struct Context<'a> {
 }
 
 impl<'a> Context<'a> {
-    /// The state of a configuration of which nothing was read; no schema is recorded.
+    /// Creates the state of a configuration that is still unread; no schema is recorded.
     pub(super) fn new(
         origins: HashMap<String, Origin>,
         env: &'a dyn Fn(&str) -> Option<String>,
@@ -70,7 +69,7 @@ impl<'a> Context<'a> {
     /// later must lead to a reload.
     fn read_file(&self, path: PathBuf) -> io::Result<String> {
         let bytes = disk::read(&path);
-        // Of the bytes, as when it is looked at again: it need not be text.
+        // The digest covers the bytes, as at the next poll: the file need not be text.
         let digest = SourceFile::digest(bytes.as_deref());
         self.files.borrow_mut().push(SourceFile { path, digest });
         let text = text_file::decode(bytes?);
@@ -86,8 +85,8 @@ pub(super) const fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// Where a value is written. A value in the file must have the type of its key; a variable is
-/// always text, which is converted.
+/// The source of a value. A value in the file must have the type of its key; a variable is always
+/// text, which is converted.
 #[derive(Clone, Copy)]
 enum ValueSource {
     File,
@@ -98,7 +97,7 @@ enum ValueSource {
 pub(super) struct Section<'a> {
     /// Dotted key of the table; empty for the root.
     path: String,
-    /// The same, but with one place for all tables of an array, and one for all named tables.
+    /// The dotted key with one place for all tables of an array, and one for all named tables.
     place: String,
     /// Keys that were not read yet.
     table: Map<String, Value>,
@@ -140,8 +139,8 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// Records the rule of a string, where that in mistakes depends on the configuration that is
-    /// read, or its default, where a constant has it.
+    /// Records the rule of a string whose mistakes depend on the configuration that is read, or its
+    /// default if a constant has it.
     pub(super) fn record_text(&self, key: &str, rule: &str, default: Option<&str>) {
         self.record(key, || match default {
             Some(default) => json!({"type": "string", "description": rule, "default": default}),
@@ -156,7 +155,7 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// Gives one key its meaning: the first paragraph of a text in the same form.
+    /// Gives one key its meaning: the first paragraph of a text of entries.
     pub(super) fn explain_key(&self, text: &str) {
         self.explain(text.split("\n\n").next().unwrap_or_default());
     }
@@ -171,7 +170,7 @@ impl<'a> Section<'a> {
         self.context.mistakes.add(&self.path(key), message);
     }
 
-    /// Returns whether the value of a key was rejected: its absence is then no second mistake.
+    /// Returns whether the value of a key was rejected: a missing value is then no second mistake.
     pub(super) fn is_rejected(&self, key: &str) -> bool {
         self.context.mistakes.has(&self.path(key))
     }
@@ -181,19 +180,19 @@ impl<'a> Section<'a> {
         self.context.mistakes.count()
     }
 
-    /// Returns the value of an environment variable, without white space around it, as files often
-    /// give it to variables.
+    /// Returns the value of an environment variable, without surrounding white space, which
+    /// variables set from files often have.
     pub(super) fn variable(&self, name: &str) -> Option<String> {
         self.context.variables.borrow_mut().insert(name.to_owned());
         (self.context.env)(name).map(|value| value.trim().to_owned())
     }
 
-    /// Returns whether a key is set that was not read yet.
+    /// Returns whether a key is set but not read yet.
     pub(super) fn has(&self, key: &str) -> bool {
         self.table.contains_key(key)
     }
 
-    /// Returns whether a key is set that was read already.
+    /// Returns whether a key is set and was read already.
     pub(super) fn was_read(&self, key: &str) -> bool {
         self.found.contains(&key)
     }
@@ -204,7 +203,7 @@ impl<'a> Section<'a> {
         self.optional_text(key).unwrap_or_else(|| default.to_owned())
     }
 
-    /// Returns the text of a key that is still to be read.
+    /// Returns the text of a key that was not read yet.
     pub(super) fn unread_text(&self, key: &str) -> Option<String> {
         into_text(self.table.get(key)?.kind.clone())
     }
@@ -398,8 +397,8 @@ impl<'a> Section<'a> {
             .unwrap_or_default()
     }
 
-    /// Adds a mistake for each of these lists that is set and empty, before it is read: without the
-    /// key it would stand for all, and a template may have left a list empty by mistake.
+    /// Adds a mistake for each of these lists that is set and empty, before the list is read: an
+    /// absent list stands for all, and a template may have left the list empty by mistake.
     pub(super) fn reject_empty(&self, keys: &[&str]) {
         for key in keys {
             if let Some(recorder) = &self.context.recorder {
@@ -412,7 +411,7 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// Reads a list of strings, of which a single one may stand by itself.
+    /// Reads a list of strings; a single string may replace the list.
     pub(super) fn text_or_texts(&mut self, key: &'static str) -> Vec<String> {
         self.record(key, || {
             json!({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]})
@@ -533,8 +532,8 @@ impl<'a> Section<'a> {
         Some(self.context.base.join(text))
     }
 
-    /// Reads a path as [`Section::file`] does. If the key is not set, it is that of `default` in
-    /// the directory of the configuration file; `None` if it is `""`.
+    /// Reads a path as [`Section::file`] does. If the key is not set, the path is `default` in the
+    /// directory of the configuration file; `None` if the key is `""`.
     pub(super) fn file_or(&mut self, key: &'static str, default: &str) -> Option<PathBuf> {
         self.record(key, || json!({"type": "string", "default": default}));
         let file = self.file(key);
@@ -555,7 +554,7 @@ impl<'a> Section<'a> {
     /// which is also the default.
     pub(super) fn folder(&mut self, key: &'static str) -> PathBuf {
         let folder = self.file(key).unwrap_or_else(|| self.context.base.to_path_buf());
-        // An empty path means the working directory to most functions, but is an error to some.
+        // Some functions take an empty path as the working directory, others reject it.
         if folder.as_os_str().is_empty() { PathBuf::from(".") } else { folder }
     }
 
@@ -571,7 +570,7 @@ impl<'a> Section<'a> {
         self.table.clear();
     }
 
-    /// Ends reading: the keys that are left are unknown.
+    /// Ends reading: the remaining keys are unknown.
     pub(super) fn finish(mut self) {
         if let Some(recorder) = &self.context.recorder {
             recorder.borrow_mut().table(&self.place, std::mem::take(&mut self.required));

@@ -1,8 +1,8 @@
-//! Places where other programs put the value of an environment variable. They are not expanded
-//! here, since a text would mean one thing in this file and another in that of a neighbour.
+//! Placeholders that other programs replace by the value of an environment variable. This file does
+//! not expand them: the same text would then differ in meaning from a neighbouring file.
 
-/// Returns the name of the variable in a text with such a place: `${NAME}` anywhere, with a
-/// default or `env:` as some write it, or `$NAME` or `%NAME%` as the whole text.
+/// Returns the name of the variable in a text with a placeholder: `${NAME}` anywhere, with an
+/// optional default or `env:`, or `$NAME` or `%NAME%` as the whole text.
 pub(super) fn placeholder(text: &str) -> Option<&str> {
     let braced = text.split("${").skip(1).find_map(|rest| name(rest.split_once('}')?.0));
     let whole = || {
@@ -12,7 +12,7 @@ pub(super) fn placeholder(text: &str) -> Option<&str> {
     braced.or_else(whole)
 }
 
-/// The name in `NAME`, `env:NAME` and `NAME:-default`.
+/// Returns the name in `NAME`, `env:NAME` and `NAME:-default`.
 fn name(inner: &str) -> Option<&str> {
     let inner = inner.strip_prefix("env:").unwrap_or(inner);
     let name = inner.split_once(":-").map_or(inner, |(name, _)| name);

@@ -12,14 +12,14 @@ use crate::error::{ConfigError, Origin};
 /// as in `PROMPTGATE__SERVER__LISTEN`.
 pub(crate) const ENV_PREFIX: &str = "PROMPTGATE__";
 
-/// Separates the levels of a key in the name of a variable.
+/// The separator of the levels of a key in the name of a variable.
 pub(crate) const LEVELS: &str = "__";
 
 /// The merged tree, with the origin of each key.
 #[derive(Default)]
 pub(crate) struct Raw {
     pub root: Map<String, Value>,
-    /// By dotted key; the tables of an array have their number as the last part, from 1.
+    /// By dotted key; for tables of an array the last part is their number, from 1.
     pub origins: HashMap<String, Origin>,
 }
 
@@ -49,7 +49,7 @@ impl Raw {
             .into_iter()
             .map(|(name, value)| (key_of(&name), env_value(&value), name))
             .collect();
-        // A table would be merged with the one of the file.
+        // An override would be merged with a table of the file, so that table is removed first.
         let mut tree = document.clone().into_mut();
         for (key, value, _) in &overrides {
             if is_table(value) {
@@ -76,8 +76,8 @@ impl Raw {
     }
 }
 
-/// Returns the mistake of text that is not valid TOML. The parser does not name a duplicate key,
-/// and takes many a text without quotes for a number.
+/// Returns the message for text that is not valid TOML. The parser does not name a duplicate key,
+/// and reports many unquoted texts as invalid numbers.
 fn syntax_message(text: &str, span: Range<usize>, message: &str) -> String {
     if text.trim_start().starts_with('{') {
         return format!(
@@ -88,7 +88,7 @@ fn syntax_message(text: &str, span: Range<usize>, message: &str) -> String {
         Some(found) if message.contains("duplicate key") => {
             format!("{message} `{found}`; remove one of them")
         }
-        // Without the value, which may be a secret.
+        // The message leaves out the value, which may be a secret.
         _ if message.starts_with("invalid float") => {
             format!("{message}; a text stands in quotes")
         }

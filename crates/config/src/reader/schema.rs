@@ -1,5 +1,5 @@
 //! JSON Schema of the configuration file, recorded while the sections are read: the code that reads
-//! a key is the one that describes it.
+//! a key also describes it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,9 +18,9 @@ pub(crate) struct Recorder {
 #[derive(Debug, Default)]
 struct Table {
     keys: BTreeMap<String, Value>,
-    /// In the order in which the reader explains them.
+    /// The meanings in the order in which the reader explains them.
     meanings: Vec<(String, Meaning)>,
-    /// Keys that every table at this place requires. `None` before the first one was read.
+    /// Keys that every table at this place requires. `None` before the first table was read.
     required: Option<BTreeSet<String>>,
     /// Keys of lists that must hold a value if they are set.
     not_empty: BTreeSet<String>,
@@ -36,7 +36,7 @@ impl Recorder {
         keys.entry(key.to_owned()).or_insert(schema);
     }
 
-    /// Records the meanings of keys. Several tables at one place have the same.
+    /// Records the meanings of keys. All tables at one place have the same meanings.
     pub(super) fn explain(&mut self, place: &str, keys: &str) {
         let table = self.tables.entry(place.to_owned()).or_default();
         for (key, meaning) in meanings(keys) {
@@ -74,7 +74,7 @@ impl Recorder {
         schema
     }
 
-    /// Returns the key elsewhere whose value is the default of a key, which a schema cannot say.
+    /// Returns the key whose value is the default of a key; JSON Schema cannot express that.
     fn inherited_from(&self, place: &str, key: &str) -> Option<String> {
         let has_key =
             |base: &str| self.tables.get(base).is_some_and(|table| table.keys.contains_key(key));
@@ -162,14 +162,14 @@ impl Recorder {
     }
 }
 
-/// Places whose keys are those of another place, unless they are set.
+/// Places that inherit unset keys from another place.
 const INHERITED: [(&str, &str); 3] = [
     ("upstreams.*", "defaults"),
     ("upstreams.*.breaker", "defaults.breaker"),
     ("views.*", "server"),
 ];
 
-/// A key that is one of another place under another name.
+/// The key that inherits from a key with another name.
 const APPROVAL: (&str, &str) = ("upstreams.*", "approval");
 
 /// The key whose value is the default of [`APPROVAL`].

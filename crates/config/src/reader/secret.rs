@@ -6,8 +6,8 @@ use std::fmt;
 #[derive(Clone, Eq, PartialEq)]
 pub struct Secret {
     text: String,
-    /// Whether it stands in the configuration file in plain, where a secret could stand: it is
-    /// treated as one, but not looked for in the texts of others.
+    /// Whether the secret stands in the configuration file in plain text. It is treated as a
+    /// secret, but not searched for in texts of others.
     is_plain: bool,
 }
 
@@ -16,7 +16,7 @@ impl Secret {
         Self { text: text.into(), is_plain: false }
     }
 
-    /// A text in plain.
+    /// Wraps a plain text.
     pub(crate) fn plain(text: impl Into<String>) -> Self {
         Self { text: text.into(), is_plain: true }
     }

@@ -57,8 +57,8 @@ impl Section<'_> {
         }
     }
 
-    /// As [`secret`](Section::secret); if the key is not set, the secret is in the variable
-    /// `default`. This variable may be unset, also if the file names it.
+    /// Reads a [`secret`](Section::secret), by default from the variable `default`. This variable
+    /// may be unset, also if the file names it.
     pub(crate) fn secret_or_variable(
         &mut self,
         key: &'static str,
@@ -81,7 +81,7 @@ impl Section<'_> {
         Secret::plain(text)
     }
 
-    /// Adds a mistake for a text in which another program would expand a variable.
+    /// Adds a mistake for a text with a placeholder that another program would expand.
     fn check_plain(&self, key: &str, text: &str) {
         if let Some(name) = placeholder(text) {
             let message = format!(
@@ -92,7 +92,7 @@ impl Section<'_> {
         }
     }
 
-    /// Reads the table of a secret; an empty one is none.
+    /// Reads the table of a secret; an empty table means no secret.
     fn secret_table(&self, key: &str, table: Map<String, Value>) -> Option<Secret> {
         if table.is_empty() {
             return None;
@@ -127,7 +127,7 @@ impl Section<'_> {
         found.map(Secret::new).map_err(unset).ok()
     }
 
-    /// Removes the mistakes of secrets in this table, and the tables in it, that are not set.
+    /// Removes the mistakes of unset secrets in this table and its subtables.
     pub(crate) fn excuse_unset_secrets(&self) {
         self.context.mistakes.excuse_unset(&self.path);
     }

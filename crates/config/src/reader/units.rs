@@ -33,7 +33,7 @@ pub(crate) fn size(text: &str) -> Option<usize> {
     quantity(text, &SIZES)?.try_into().ok()
 }
 
-/// Formats a duration as [`duration`] parses it, in whole milliseconds or a larger unit.
+/// Formats a duration for [`duration`], in whole milliseconds or a larger unit.
 pub(crate) fn duration_text(duration: Duration) -> String {
     if duration.is_zero() {
         return "0s".to_owned();
@@ -41,7 +41,7 @@ pub(crate) fn duration_text(duration: Duration) -> String {
     text(whole_millis(duration), &DURATIONS)
 }
 
-/// Formats a number of bytes as [`size`] parses it.
+/// Formats a number of bytes for [`size`].
 pub(crate) fn size_text(bytes: usize) -> String {
     text(bytes as u64, &SIZES)
 }

@@ -1,4 +1,4 @@
-//! The keys of the configuration file as a person asks for them.
+//! The reference of the configuration keys, which users can search.
 
 #[cfg(test)]
 mod check;
@@ -9,13 +9,13 @@ use crate::Config;
 use crate::reader::key::Key;
 use domain::similar::{is_typing_error, nearest};
 
-/// Keys that a person asks for.
+/// The result of a search for keys.
 pub enum FoundKeys {
-    /// One key, with the keys of its table if it is one.
+    /// One key; for a table with the keys in it.
     Key(Box<Key>, Vec<Key>),
-    /// The keys that begin so; at least one.
+    /// The keys with the searched prefix; at least one.
     Beginning(Vec<Key>),
-    /// None; the keys that are spelt alike.
+    /// No key; the names with similar spelling.
     Similar(Vec<String>),
 }
 
@@ -32,8 +32,8 @@ pub fn of_setting(setting: &str) -> Option<&'static Key> {
     shorter.filter_map(|parts| KEYS.iter().find(|key| key.is_at(parts))).next()
 }
 
-/// Finds a key, a table or the keys with a prefix. Names and numbers of tables may be those of a
-/// file, `NAME`, or left out.
+/// Finds a key, a table or the keys with a prefix. Names and numbers of tables may be given as in a
+/// file, as `NAME`, or left out.
 pub fn find(query: &str) -> FoundKeys {
     let keys = keys();
     let wanted: Vec<_> = query.split('.').filter(|part| !is_number(part)).collect();
@@ -51,7 +51,7 @@ pub fn find(query: &str) -> FoundKeys {
     FoundKeys::Similar(similar(query, &keys))
 }
 
-/// Most keys that are named for one that does not exist.
+/// Most keys that are suggested for a nonexistent key.
 const SUGGESTIONS: usize = 3;
 
 /// Returns the paths of keys that a person may have meant.

@@ -1,4 +1,4 @@
-//! The exposure of an endpoint: prompts, and tools and skills that stand for prompts.
+//! The exposure of an endpoint: prompts, and tools and skills derived from prompts.
 
 use crate::reader::{Section, table};
 use crate::upstream::UpstreamSettings;
@@ -31,10 +31,10 @@ table! {
     }
 }
 
-/// The tools that stand for prompts.
+/// The form of the tools that represent prompts.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ToolForm {
-    /// `find_prompt` and `use_prompt`, however many prompts there are.
+    /// `find_prompt` and `use_prompt`, for any number of prompts.
     Pair,
     /// One tool for each prompt.
     Each,
@@ -81,9 +81,9 @@ pub fn offers_as_skills(config: &Config, upstream: &UpstreamId) -> bool {
     config.server.exposure.skills || config.views.iter().any(serves)
 }
 
-/// Notes the libraries and prompt stores whose prompts are offered as skills.
+/// Marks the libraries and prompt stores whose prompts are offered as skills.
 pub(crate) fn note_skills(config: &mut Config) {
-    // Texts of servers are known by approvals alone.
+    // Texts of servers are known through approvals only.
     let is_rendered = |upstream: &UpstreamSettings| {
         !upstream.transport.is_server() && offers_as_skills(config, &upstream.id)
     };

@@ -171,7 +171,7 @@ impl Limits {
     }
 }
 
-/// The name of the document below the path of the endpoint. No view can have it.
+/// The name of the client document below the path of the endpoint. No view can have this name.
 const CLIENT_DOCUMENT: &str = "client.json";
 
 /// The path of webhooks below the endpoint, to which the id of an upstream is added.
@@ -193,14 +193,14 @@ impl Server {
         self.view_path(CLIENT_DOCUMENT)
     }
 
-    /// Returns the public URL of that document; `None` unless `public_url` is of https.
+    /// Returns the public URL of the client document; `None` unless `public_url` uses https.
     pub fn client_document(&self) -> Option<String> {
         let url = self.public_url.as_ref().filter(|url| url.scheme_str() == Some("https"));
         url.map(|_| format!("{}/{CLIENT_DOCUMENT}", self.resource))
     }
 
-    /// Returns the mistakes in `server.listen` that only a listener beyond loopback makes: no
-    /// authentication, or tokens without a canonical URI.
+    /// Returns the mistakes in `server.listen` that apply only beyond loopback: no authentication,
+    /// or tokens without a canonical URI.
     pub fn exposure(&self, auth: &Auth) -> impl Iterator<Item = &'static str> {
         let is_open = !self.listen.ip().is_loopback();
         let is_unauthenticated = is_open && !self.insecure && !auth.required;
@@ -216,7 +216,7 @@ impl Server {
         unauthenticated.into_iter().chain(unnamed)
     }
 
-    /// Whether a URL is one of an endpoint of this gateway.
+    /// Whether a URL is at or below an endpoint of this gateway.
     pub(crate) fn serves(&self, url: &Uri) -> bool {
         let is_below = |path: &str| {
             let rest = url.path().strip_prefix(path);
@@ -269,8 +269,8 @@ fn scheme(has_tls: bool) -> &'static str {
     if has_tls { "https" } else { "http" }
 }
 
-/// Returns the address at which a listener can be reached from this machine: loopback where it
-/// listens at all addresses.
+/// Returns the address at which a listener can be reached from this machine: loopback if the
+/// listener is bound to all addresses.
 pub fn from_here(addr: SocketAddr) -> SocketAddr {
     let ip = match addr.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
@@ -303,7 +303,7 @@ fn sse_path(section: &mut Section<'_>, key: &'static str) -> Option<String> {
 const PUBLIC_URL_RULE: &str =
     "\"\" or a URL with http or https, such as \"https://prompts.example.com/mcp\"";
 
-/// Environment variable with the seal keys, unless the file names another source. It may be unset.
+/// Environment variable with the seal keys, unless the file names another source; may be unset.
 const SEAL_KEY_VARIABLE: &str = "PROMPTGATE_SEAL_KEY";
 
 pub(crate) fn read(mut section: Section<'_>, tls: Option<Tls>, auth: &Auth) -> Server {
@@ -384,7 +384,7 @@ fn proxies(section: &mut Section<'_>) -> Vec<IpAddr> {
     let mut proxies = Vec::new();
     for text in section.texts("trusted_proxies") {
         match text.parse::<IpAddr>() {
-            // As the addresses of peers, which may come mapped into IPv6.
+            // Addresses of peers may be IPv4 mapped into IPv6.
             Ok(address) => proxies.push(address.to_canonical()),
             Err(_) => {
                 let message = format!("{text:?} is not an IP address; networks are not allowed");

@@ -12,24 +12,24 @@ use domain::name::UpstreamId;
 pub struct View {
     /// 1 to 64 characters of `a-z`, `0-9` and `-`; last segment of the path.
     pub name: String,
-    /// The upstreams whose prompts it serves.
+    /// The upstreams whose prompts the view serves.
     pub upstreams: Vec<UpstreamId>,
     /// Patterns of public names; a prompt is served if one matches.
     pub prompts: Vec<Glob>,
-    /// Whether versions of library prompts are prompts there.
+    /// Whether the view serves versions of library prompts as prompts.
     pub has_versions: bool,
     pub exposure: Exposure,
 }
 
 impl View {
-    /// Whether it serves a prompt or skill with this public name, or URI, of an upstream.
+    /// Whether the view serves a prompt or skill with this public name, or URI, of an upstream.
     pub fn serves(&self, upstream: &UpstreamId, public_name: &str) -> bool {
         self.upstreams.contains(upstream)
             && self.prompts.iter().any(|glob| glob.matches(public_name))
     }
 }
 
-/// The keys of `[views.NAME]`, beside those of [`exposure`].
+/// The keys of `[views.NAME]` in addition to those of [`exposure`].
 const KEYS: &str = r#"
 upstreams, such as ["library"]: Upstreams whose prompts the view serves. Not set: all.
 prompts, such as ["library__*"]: Patterns of public names, and of the URIs of skills, where `*`
@@ -67,8 +67,8 @@ pub(crate) fn read_all(
     views
 }
 
-/// Returns the id of an upstream, also of one that is not enabled: it can be switched off without a
-/// change elsewhere.
+/// Returns the id of an upstream, even if it is not enabled: an upstream can be switched off
+/// without a change elsewhere.
 pub(crate) fn known_id(
     id: &str,
     upstreams: &[UpstreamSettings],

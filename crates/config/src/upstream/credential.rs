@@ -42,14 +42,14 @@ impl Credentials {
     }
 }
 
-/// Where access tokens for an upstream come from.
+/// The source of access tokens for an upstream.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum TokenCredential {
-    /// The gateway gets them as itself.
+    /// The gateway gets the tokens as itself.
     OAuth(OAuth),
     /// The operator has signed in.
     Login(Login),
-    /// The gateway gets them for a token that its platform keeps renewing.
+    /// The gateway gets tokens in exchange for a token that its platform keeps renewing.
     Workload(Workload),
 }
 
@@ -80,7 +80,7 @@ table! {
     }
 }
 
-/// Where a caller's own credential for an upstream comes from.
+/// The source of a caller's own credential for an upstream.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum CallerCredential {
     Exchange(Box<Exchange>),
@@ -143,7 +143,7 @@ pub const CALLER: &str = "{caller}";
 /// Requests to one authorization server or vault at a time, for all callers of an upstream.
 const REQUESTS: usize = 16;
 
-/// The keys of `credential`. Of the first five one may be given, of the last two one.
+/// The keys of `credential`. One of the first five may be given, and one of the last two.
 const KEYS: &str = r#"
 bearer: Secret that is sent as `Authorization: Bearer`.
 header, such as "X-Api-Key": Name of another header, whose content is `value`.
@@ -158,7 +158,7 @@ user: `git`: the name that is sent with `password`. Most servers take any with a
 password: `git`: secret that is sent as `Authorization: Basic`, such as an access token.
 "#;
 
-/// The name that servers of git take with an access token.
+/// The user name that git servers expect with an access token.
 const GIT_USER: &str = "x-access-token";
 
 /// Reads `credential` of a git repository: the name of a user, and the password.
@@ -200,10 +200,10 @@ pub(crate) fn read(section: &mut Section<'_>) -> Credentials {
     Credentials { header, token: token.valid(), caller: caller.valid() }
 }
 
-/// One of several tables that may be given.
+/// One of several mutually exclusive tables.
 enum ExclusiveTable<T> {
     Nothing,
-    /// Its mistakes are reported.
+    /// The table has mistakes, which are reported.
     Mistaken,
     Valid(T),
 }
@@ -221,7 +221,7 @@ impl<T> ExclusiveTable<T> {
     }
 }
 
-/// Reads a table if it is there.
+/// Reads a table if it is present.
 fn given<'a, T>(
     credential: &mut Section<'a>,
     key: &'static str,
@@ -235,7 +235,7 @@ fn given<'a, T>(
     read(section).map_or(ExclusiveTable::Mistaken, ExclusiveTable::Valid)
 }
 
-/// Returns the only one that is given.
+/// Returns the only table that is present; more than one is a mistake.
 fn only<T, const N: usize>(
     credential: &Section<'_>,
     all: [ExclusiveTable<T>; N],

@@ -19,17 +19,17 @@ use domain::address_policy::AddressPolicy;
 /// A git repository with the files of a library.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Git {
-    /// Of one of [`Git::protocol`]; holds no password and no character that git reads otherwise.
+    /// Has a protocol of [`Git::protocol`], no password and no characters special to git.
     pub url: String,
     /// Name of a branch or a tag, or a full name below `refs/`. `None`: the remote's HEAD.
     pub reference: Option<String>,
     /// Folder of the library in the repository, with forward slashes; empty for all of it.
     pub path: String,
-    /// As in a [`Library`](crate::Library).
+    /// The label, as in a [`Library`](crate::Library).
     pub label: String,
     /// Value of the header `Authorization` (RFC 7617), for http and https.
     pub authorization: Option<Secret>,
-    /// The user and the password in it.
+    /// The user in `authorization`.
     pub user: String,
     pub password: Option<Secret>,
     pub address_policy: AddressPolicy,
@@ -41,7 +41,7 @@ pub struct Git {
     pub ca: Option<Arc<str>>,
     /// `None`: the repository is reached directly.
     pub proxies: Option<Proxies>,
-    /// `None`: no webhooks are taken.
+    /// `None`: webhooks are refused.
     pub webhook_secret: Option<Secret>,
 }
 
@@ -66,7 +66,7 @@ const REF_RULE: &str =
 
 const PATH_RULE: &str = "a folder in the repository such as \"prompts\", without `.` and `..`";
 
-/// Reads a git upstream. Its `state` is that of all of them; see [`Git::state`].
+/// Reads a git upstream. `state` is the folder of all git upstreams; see [`Git::state`].
 pub(crate) fn read(section: &mut Section<'_>) -> Option<Git> {
     let url = section.required("url", URL_RULE, |text| protocol(text).map(|_| text.to_owned()));
     let reference = section.parsed("ref", REF_RULE, |text| is_ref(text).then(|| text.to_owned()));
@@ -124,7 +124,7 @@ fn trusted_keys(section: &mut Section<'_>) -> Option<Arc<str>> {
 
 const SIGNER: &str = "write a line such as `ada@example.com ssh-ed25519 AAAA…` for each key";
 
-/// Returns the first line that names no key, counted from 1; 0 if there is no key at all.
+/// Returns the first line without a key, counted from 1; 0 if the file has no key.
 fn first_wrong_line(signers: &str) -> Option<usize> {
     let is_key = |word: &str| ["ssh-", "ecdsa-", "sk-"].iter().any(|kind| word.starts_with(kind));
     let names_key = |line: &str| {
@@ -139,8 +139,8 @@ fn first_wrong_line(signers: &str) -> Option<usize> {
     lines.find(|(_, line)| !names_key(line)).map(|(index, _)| index + 1)
 }
 
-/// Returns the protocol of a URL that may be fetched from. A URL that begins with a dash would be
-/// an option, and `ext::` a command.
+/// Returns the protocol of a URL that git may fetch from. A URL that begins with a dash would be an
+/// option, and `ext::` a command.
 fn protocol(url: &str) -> Option<&'static str> {
     let is_odd = |c: char| c.is_whitespace() || c.is_control() || "?#\\".contains(c);
     if url.starts_with('-') || url.contains(is_odd) {
@@ -160,7 +160,7 @@ fn protocol(url: &str) -> Option<&'static str> {
         return (is_plain && is_https_or_loopback(&parsed)).then_some(protocol);
     }
     let (host, path) = url.split_once(':')?;
-    // A host of one letter is a drive of Windows.
+    // A host of one letter is a drive letter of Windows.
     let is_host = is_ssh_host(host) && host.len() > 1 && !host.contains('/');
     (is_host && !path.is_empty() && !path.starts_with([':', '-'])).then_some("ssh")
 }
@@ -183,7 +183,7 @@ fn server(url: &str) -> Option<(&str, u16)> {
     Some((host, port.parse().unwrap_or(default)))
 }
 
-/// Whether this is `host`, `user@host` or `user@host:port`, and no option of ssh.
+/// Whether a text is `host`, `user@host` or `user@host:port`, and not an option of ssh.
 fn is_ssh_host(authority: &str) -> bool {
     let (user, host) = authority.rsplit_once('@').unwrap_or(("git", authority));
     let is_name = |text: &str| {
@@ -194,7 +194,7 @@ fn is_ssh_host(authority: &str) -> bool {
     is_name(user) && is_name(host) && port.parse::<u16>().is_ok()
 }
 
-/// Whether git takes this as the name of a reference (git-check-ref-format(1)), and nothing else.
+/// Whether git accepts a name only as a reference (git-check-ref-format(1)).
 fn is_ref(name: &str) -> bool {
     let is_part =
         |part: &str| !part.is_empty() && !part.starts_with(['.', '-']) && !part.ends_with(".lock");
@@ -207,7 +207,7 @@ fn folder_in_repository(text: &str) -> Option<String> {
     let text = text.trim_end_matches('/');
     let is_normal = |part: Component<'_>| matches!(part, Component::Normal(_));
     let is_folder = Path::new(text).components().all(is_normal) && !text.contains(['\0', '\\']);
-    // `Path` leaves out what is written twice.
+    // `Path` drops empty and `.` components.
     let is_spelled_out =
         text.is_empty() || !text.split('/').any(|part| part.is_empty() || part == ".");
     (is_folder && is_spelled_out).then(|| text.to_owned())

@@ -1,5 +1,5 @@
 //! `[logins]` and `credential = { login = … }`: sign-ins of the operator for upstreams;
-//! `[accounts]`: what callers may have there.
+//! `[accounts]`: bounds of the callers' accounts at upstreams.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,18 +15,18 @@ use domain::name::UpstreamId;
 pub struct Logins {
     /// Folder of sealed files, one for each upstream. Not used where `[cluster]` has a store.
     pub path: PathBuf,
-    /// The keys that seal them.
+    /// The keys that seal the files.
     pub keys: SealKeys,
-    /// A sign-in that no gateway has used for this long is forgotten.
+    /// The time after which an unused sign-in is removed.
     pub idle: Duration,
 }
 
 const IDLE: Duration = Duration::from_hours(90 * 24);
 
-/// A gateway marks its sign-ins as used several times in `idle`.
+/// The minimum of `idle`: a gateway marks its sign-ins as used several times in `idle`.
 const SHORTEST_IDLE: Duration = Duration::from_hours(1);
 
-/// The store counts milliseconds from 1970 on.
+/// The maximum of `idle`: the store counts milliseconds from 1970 on.
 const LONGEST_IDLE: Duration = Duration::from_hours(3650 * 24);
 
 table! {
@@ -80,7 +80,7 @@ path = "logins": Folder with the sealed files of the operator's sign-ins. Not us
 idle: Time without use after which a sign-in is forgotten, at most `"3650d"`.
 "#;
 
-/// Reads `[logins]`. `login` is an upstream that needs its folder, if there is one.
+/// Reads `[logins]`. `login` is an upstream that needs the folder, if there is one.
 pub(crate) fn read(
     mut section: Section<'_>,
     keys: Option<&SealKeys>,

@@ -41,32 +41,32 @@ pub struct UpstreamSettings {
     pub transport: Transport,
     pub settings: Settings,
     pub list_as: ListAs,
-    /// Whether `[passthrough]` names it.
+    /// Whether `[passthrough]` names the upstream.
     pub is_passthrough: bool,
-    /// Whether each skill is a prompt, too.
+    /// Whether each skill is also offered as a prompt.
     pub skills_as_prompts: bool,
 }
 
-/// With which credential the list of an upstream is fetched.
+/// The credential with which the list of an upstream is fetched.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum ListAs {
-    /// That of the gateway itself: all callers share the list.
+    /// The credential of the gateway: all callers share the list.
     #[default]
     Service,
-    /// Each caller's own: each caller has a private list.
+    /// The credential of each caller: each caller has a private list.
     Caller,
 }
 
 /// Transport of an upstream.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Transport {
-    /// Streamable HTTP, with fallback to HTTP+SSE for a server that speaks nothing else.
+    /// Streamable HTTP, with fallback to HTTP+SSE for a server without it.
     Http(Http),
     /// HTTP+SSE (MCP 2024-11-05, transports), without detection.
     Sse(Http),
     /// Markdown files in a directory.
     Library(Library),
-    /// The same, in a git repository.
+    /// Markdown files in a git repository.
     Git(Git),
     Store(Store),
     Stdio(Stdio),
@@ -81,23 +81,23 @@ pub struct Library {
     pub label: String,
 }
 
-/// A prompt store, whose prompts are served as those of a library.
+/// A prompt store, whose prompts are served like those of a library.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Store {
     pub kind: StoreKind,
     pub http: Http,
     /// The label, alias or tag whose versions are served.
     pub label: String,
-    /// Labels whose versions are served beside, as versions of the prompts.
+    /// Labels whose versions are additionally served, as versions of the prompts.
     pub labels: Vec<String>,
-    /// Which prompts are read, in the words of the store; `None` for all.
+    /// The prompts to read, in the query syntax of the store; `None` for all.
     pub filter: Option<String>,
-    /// Whether messages of roles like `system`, which MCP lacks, become messages of the user;
+    /// Whether messages with roles such as `system`, which MCP lacks, become messages of the user;
     /// otherwise their prompts are left out.
     pub has_system_as_user: bool,
-    /// Whether results have the model parameters and response formats of the store.
+    /// Whether results include the model parameters and response formats of the store.
     pub has_config: bool,
-    /// `None`: no webhooks are taken.
+    /// `None`: webhooks are refused.
     pub webhook_secret: Option<Secret>,
 }
 
@@ -133,7 +133,7 @@ impl Transport {
         }
     }
 
-    /// Whether an MCP server is behind it; files and prompt stores have prompts only.
+    /// Whether the transport leads to an MCP server; files and prompt stores have prompts only.
     pub(crate) fn is_server(&self) -> bool {
         matches!(self, Transport::Http(_) | Transport::Sse(_) | Transport::Stdio(_))
     }
@@ -144,21 +144,21 @@ impl Transport {
 pub struct Stdio {
     pub program: String,
     pub arguments: Vec<String>,
-    /// Environment variables, beside the few that every child inherits.
+    /// Environment variables in addition to the few that every child inherits.
     pub env: Vec<(String, Secret)>,
     /// Working directory.
     pub cwd: PathBuf,
     /// The program that supervises the child: it starts the child, and ends it and all its
-    /// descendants when the gateway ends. `None`: the gateway itself does so, unless it is killed.
+    /// descendants when the gateway ends. `None`: the gateway does so, unless it is killed.
     pub supervisor: Option<PathBuf>,
     /// `None`: detected by the handshake.
     pub revision: Option<Revision>,
-    /// `Some`: each caller has a child of its own, beside the one that lists the prompts for all.
+    /// `Some`: each caller has a separate child; another child lists the prompts for all.
     pub per_caller: Option<ChildPerCaller>,
 }
 
 impl Stdio {
-    /// Returns the child process of one caller, which is named in its environment.
+    /// Returns the child process of one caller, with the caller's id in its environment.
     pub fn of_caller(&self, caller: &str) -> Self {
         let named = |(name, value): &(String, Secret)| {
             (name.clone(), Secret::new(value.expose().replace(CALLER, caller)))
@@ -167,12 +167,12 @@ impl Stdio {
     }
 }
 
-/// Bounds of the child processes that callers have of their own.
+/// Bounds of the child processes of callers (`per_caller`).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct ChildPerCaller {
-    /// Of all callers, at least 1.
+    /// The maximum number of children of all callers, at least 1.
     pub max: usize,
-    /// Time without a call until a child is ended.
+    /// Time without a call after which a child is ended.
     pub idle: Duration,
 }
 
@@ -186,16 +186,16 @@ pub struct Http {
     /// Header fields of every request.
     pub headers: Vec<(HeaderName, Secret)>,
     pub credentials: Credentials,
-    /// Certificates that are trusted beside those of the system, in PEM.
+    /// Certificates that are trusted in addition to those of the system, in PEM.
     pub ca: Option<Arc<str>>,
-    /// Allowed addresses of the host. Behind a proxy, the proxy finds those of a name.
+    /// Allowed addresses of the host. A proxy resolves names itself.
     pub address_policy: AddressPolicy,
-    /// `None`: called directly, as are its authorization server and vault.
+    /// `None`: the server, its authorization server and its vault are called directly.
     pub proxies: Option<Proxies>,
 }
 
 impl UpstreamSettings {
-    /// Returns how the operator signs in, if the upstream is called with such a sign-in.
+    /// Returns the operator's sign-in, if the upstream is called with one.
     pub fn login(&self) -> Option<&Login> {
         match &self.http()?.credentials.token {
             Some(TokenCredential::Login(login)) => Some(login),
@@ -203,13 +203,13 @@ impl UpstreamSettings {
         }
     }
 
-    /// Whether the token of each caller is exchanged for one for the upstream.
+    /// Whether the token of each caller is exchanged for a token for the upstream.
     pub fn exchanges_tokens(&self) -> bool {
         let caller = self.http().and_then(|http| http.credentials.caller.as_ref());
         matches!(caller, Some(CallerCredential::Exchange(_)))
     }
 
-    /// Whether each caller has connections of its own.
+    /// Whether each caller has separate connections.
     pub fn acts_as_caller(&self) -> bool {
         self.http().is_some_and(|http| http.credentials.caller.is_some())
             || self.child_per_caller().is_some()
@@ -220,13 +220,13 @@ impl UpstreamSettings {
         self.list_as == ListAs::Caller
     }
 
-    /// Whether links in its prompts are sealed. Files and prompt stores have no other resources
-    /// than their prompts embed.
+    /// Whether links in the upstream's prompts are sealed. Files and prompt stores have only
+    /// embedded resources.
     pub fn seals_links(&self) -> bool {
         self.settings.links == Links::Sealed && self.transport.is_server()
     }
 
-    /// Returns the bounds of the children of callers, if each caller has a child of its own.
+    /// Returns the bounds of the children of callers, if each caller has a separate child.
     pub fn child_per_caller(&self) -> Option<ChildPerCaller> {
         match &self.transport {
             Transport::Stdio(stdio) => stdio.per_caller,
@@ -238,7 +238,7 @@ impl UpstreamSettings {
         }
     }
 
-    /// Returns the server over HTTP, if the upstream is one; that of a prompt store, too.
+    /// Returns the HTTP server of the upstream, or of its prompt store; `None` without one.
     pub fn http(&self) -> Option<&Http> {
         match &self.transport {
             Transport::Http(http) | Transport::Sse(http) => Some(http),
@@ -247,7 +247,7 @@ impl UpstreamSettings {
         }
     }
 
-    /// Returns the secret with which it signs webhooks, if any are taken.
+    /// Returns the secret with which the upstream signs webhooks; `None` if webhooks are refused.
     pub fn webhook_secret(&self) -> Option<&Secret> {
         match &self.transport {
             Transport::Git(git) => git.webhook_secret.as_ref(),
@@ -294,15 +294,15 @@ impl UpstreamSettings {
     }
 }
 
-/// The upstreams that are enabled and those that are not, sorted by id, and those with their own
-/// mode of approvals.
+/// The result of reading `[upstreams]`: enabled and disabled upstreams, sorted by id, and the
+/// upstreams with a mode of approvals.
 pub(crate) struct Upstreams {
     pub list: Vec<UpstreamSettings>,
     pub disabled: Vec<UpstreamId>,
     pub modes: BTreeMap<UpstreamId, Mode>,
 }
 
-/// The keys of `[upstreams.NAME]`, beside those of `[defaults]`.
+/// The keys of `[upstreams.NAME]` in addition to those of `[defaults]`.
 const KEYS: &str = r#"
 transport: `library`: Markdown files in a directory. `git`: the same in a repository. `http`:
     Streamable HTTP, with fallback to HTTP+SSE for a server that speaks nothing else. `sse`:
@@ -387,7 +387,7 @@ pub(crate) fn read_all(root: &mut Section<'_>) -> Upstreams {
         let mode = approval(&mut section);
         modes.extend(mode.map(|mode| (id.clone(), mode)));
         if !enabled {
-            // It may be disabled until they are set.
+            // The upstream may be disabled until its secrets are set.
             section.excuse_unset_secrets();
             disabled.push(id);
         }
@@ -407,12 +407,12 @@ pub(crate) fn read_all(root: &mut Section<'_>) -> Upstreams {
     Upstreams { list: upstreams, disabled, modes }
 }
 
-/// Returns the first upstream that the operator signs in for.
+/// Returns the first upstream with a sign-in of the operator.
 pub(crate) fn first_login(upstreams: &[UpstreamSettings]) -> Option<&UpstreamId> {
     upstreams.iter().find(|upstream| upstream.login().is_some()).map(|upstream| &upstream.id)
 }
 
-/// Sets the place of the sign-in for each upstream that the operator signs in to.
+/// Sets the place of the sign-in for each upstream with a sign-in of the operator.
 pub(crate) fn keep_logins(upstreams: &mut [UpstreamSettings], logins: Option<&Arc<Logins>>) {
     for upstream in upstreams {
         let id = upstream.id.as_str().to_owned();
@@ -425,7 +425,7 @@ pub(crate) fn keep_logins(upstreams: &mut [UpstreamSettings], logins: Option<&Ar
     }
 }
 
-/// Sets the proxies of the upstreams that are not called directly.
+/// Sets the proxies of the upstreams, except those called directly.
 pub(crate) fn use_proxies(upstreams: &mut [UpstreamSettings], proxies: &Proxies) {
     let own = upstreams.iter_mut().filter_map(|upstream| match &mut upstream.transport {
         Transport::Http(http) | Transport::Sse(http) => http.proxies.as_mut(),
@@ -436,7 +436,7 @@ pub(crate) fn use_proxies(upstreams: &mut [UpstreamSettings], proxies: &Proxies)
     own.for_each(|own| proxies.clone_into(own));
 }
 
-/// Sets the issuer of callers' tokens for each upstream for which tokens are exchanged.
+/// Sets the issuer of callers' tokens for each upstream with a token exchange.
 pub(crate) fn name_issuer(upstreams: &mut [UpstreamSettings], issuer: &str) {
     for credentials in upstreams.iter_mut().filter_map(UpstreamSettings::credentials_mut) {
         if let Some(CallerCredential::Exchange(exchange)) = &mut credentials.caller {
@@ -458,7 +458,7 @@ fn read(id: UpstreamId, section: &mut Section<'_>, base: &Settings) -> Option<Up
     let meant = section.unread_text("transport").and_then(|named| meant_transport(&named));
     let rule = meant.map_or(rule.to_owned(), |meant| format!("{rule}; write \"{meant}\""));
     let Some(read) = section.required_choice("transport", &rule, &TRANSPORTS) else {
-        // The allowed keys depend on the transport, so the other keys are no further mistakes.
+        // The allowed keys depend on the transport, so the other keys are not further mistakes.
         section.ignore_rest();
         return None;
     };
@@ -505,7 +505,7 @@ fn check_private_lists(upstream: &UpstreamSettings, section: &mut Section<'_>) {
     section.mistake("list_as", mistake);
 }
 
-/// Returns the transport that another name of it means: hosts and SDKs have several.
+/// Returns the transport that an alias means: hosts and SDKs use several names.
 fn meant_transport(named: &str) -> Option<&'static str> {
     let word: String = named.chars().filter(char::is_ascii_alphanumeric).collect();
     match word.to_ascii_lowercase().as_str() {
@@ -556,7 +556,7 @@ fn http(section: &mut Section<'_>) -> Option<Transport> {
     http_server(section, revision).map(Transport::Http)
 }
 
-/// HTTP+SSE exists in legacy revisions only, so there is nothing to detect.
+/// HTTP+SSE exists in legacy revisions only, so no detection is needed.
 fn sse(section: &mut Section<'_>) -> Option<Transport> {
     http_server(section, Some(Revision::NEWEST_LEGACY)).map(Transport::Sse)
 }
@@ -602,10 +602,10 @@ fn store(section: &mut Section<'_>, kind: StoreKind) -> Option<Transport> {
     }))
 }
 
-/// Most labels beside the one of plain names: each may be a request for each prompt.
+/// The limit of `labels` in addition to `label`: each may cost a request for each prompt.
 const MAX_LABELS: usize = 8;
 
-/// Reads the labels whose versions are served beside.
+/// Reads the labels whose versions are additionally served.
 fn more_labels(section: &mut Section<'_>, label: &str) -> Vec<String> {
     let labels = section.texts("labels");
     let mut seen = HashSet::from([label]);
@@ -648,7 +648,7 @@ fn stdio(section: &mut Section<'_>) -> Option<Transport> {
     if section.has("args") {
         let hint = "belongs into command: command = [\"uvx\", \"mcp-server-fetch\"]";
         section.reject("args", hint);
-        // A command beside args is a string: not a second mistake.
+        // With `args`, a `command` string is not a second mistake.
         section.ignore_rest();
         return None;
     }
@@ -686,7 +686,7 @@ fn stdio(section: &mut Section<'_>) -> Option<Transport> {
     }))
 }
 
-/// Reads the revision; `None` if it is to be detected.
+/// Reads the revision; `None` if the handshake detects it.
 fn revision(section: &mut Section<'_>) -> Option<Revision> {
     let parse = |text: &str| match text {
         "auto" => Some(None),

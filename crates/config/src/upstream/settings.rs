@@ -103,15 +103,15 @@ table! {
 /// Treatment of links to resources of an upstream.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Links {
-    /// They are passed on.
+    /// Links are passed on.
     AsIs,
     /// Callers get a link that they can read at the gateway.
     Sealed,
 }
 
 impl Settings {
-    /// How long an upstream may be busy with a call before it responds to something else: a call or
-    /// a list may have this long.
+    /// Returns how long an upstream may be busy with a call before it responds to another request:
+    /// the timeout of a call or a list.
     pub fn patience(&self) -> Duration {
         self.walk_timeout.max(self.timeout)
     }
@@ -143,7 +143,7 @@ const LINKS: [(&str, Links); 2] = [("as_is", Links::AsIs), ("sealed", Links::Sea
 pub(crate) const MODES: [(&str, Mode); 3] =
     [("off", Mode::Off), ("warn", Mode::Warn), ("enforce", Mode::Enforce)];
 
-/// Reads the mode of approvals of one upstream; `None` if it has none of its own.
+/// Reads the mode of approvals of one upstream; `None` if the upstream does not set it.
 pub(crate) fn approval(section: &mut Section<'_>) -> Option<Mode> {
     let mode = section.choice("approval", Mode::Off, &MODES);
     section.was_read("approval").then_some(mode)
@@ -152,7 +152,7 @@ pub(crate) fn approval(section: &mut Section<'_>) -> Option<Mode> {
 /// Reads the settings of one table.
 pub(crate) fn settings(section: &mut Section<'_>, base: &Settings) -> Settings {
     let settings = Settings::read_keys(section, base);
-    // A mistake in the defaults is reported there, and not again in every upstream.
+    // A mistake in the defaults is reported once, and not again for every upstream.
     let is_own = section.was_read("probe") || section.was_read("startup");
     if is_own && settings.probe >= settings.startup {
         section.mistake("probe", "must be shorter than startup, of which it is a part");
@@ -160,7 +160,7 @@ pub(crate) fn settings(section: &mut Section<'_>, base: &Settings) -> Settings {
     settings
 }
 
-/// Reads `inherit`, beside the names in the defaults.
+/// Reads `inherit`, and adds the names in the defaults.
 fn inherit(section: &mut Section<'_>, base: &[String]) -> Vec<String> {
     let own = section.texts("inherit");
     if own.iter().any(|name| name.is_empty() || name.contains(['=', '\0', '*'])) {
@@ -171,7 +171,7 @@ fn inherit(section: &mut Section<'_>, base: &[String]) -> Vec<String> {
 
 fn breaker(mut section: Section<'_>, base: Breaker) -> Breaker {
     let breaker = Breaker::read_keys(&mut section, base);
-    // A mistake in the defaults is reported there, and not again in every upstream.
+    // A mistake in the defaults is reported once, and not again for every upstream.
     let is_own = section.was_read("open_min") || section.was_read("open_max");
     if is_own && breaker.open_max < breaker.open_min {
         section.mistake("open_max", "must be at least as long as open_min");

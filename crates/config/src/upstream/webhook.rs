@@ -1,5 +1,5 @@
-//! `[approvals.notify]`: the webhook that says that prompts wait for approval. Also the secret of
-//! webhooks that come in.
+//! `[approvals.notify]`: the webhook that reports prompts that wait for approval. Also the secret
+//! of incoming webhooks.
 
 use http::Uri;
 
@@ -10,10 +10,10 @@ use crate::reader::secret::Secret;
 use crate::telemetry::TelemetrySettings;
 use base::seal::WebhookKey;
 
-/// The receiver of notifications, and how it knows them.
+/// The receiver of notifications.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Webhook {
-    /// A URL that was accepted by [`Webhook::uri`]. The paths of some receivers are credentials.
+    /// A URL that [`Webhook::uri`] accepts. The paths of some receivers are credentials.
     pub url: Secret,
     pub key: WebhookKey,
     /// The name of this gateway, for the receiver: `telemetry.service_name`.
@@ -22,7 +22,7 @@ pub struct Webhook {
 }
 
 impl Webhook {
-    /// Returns the URL; `None` for one that was not accepted.
+    /// Returns the URL; `None` if it is not acceptable.
     pub fn uri(&self) -> Option<Uri> {
         url(self.url.expose())
     }
@@ -65,7 +65,7 @@ pub(crate) fn read(section: &mut Section<'_>, telemetry: &TelemetrySettings) -> 
     Some(Webhook { url: address?, key: key?, gateway: gateway.clone(), proxies: proxies.clone() })
 }
 
-/// Least length of a secret, in bytes: stores let people type their own.
+/// Least length of a secret, in bytes: in some stores people choose the secret.
 const LEAST_SECRET: usize = 8;
 
 /// Reads `webhook_secret` of an upstream.

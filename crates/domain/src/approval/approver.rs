@@ -1,4 +1,4 @@
-//! Approvers: the people who decide, and the proof of who they are.
+//! Approvers: the people who decide, and the proof of their identity.
 
 /// Author, time and reason of a decision.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -30,7 +30,7 @@ pub enum ApproverProof {
 impl ApproverProof {
     const ALL: [Self; 4] = [Self::SignIn, Self::NamedToken, Self::SharedToken, Self::LockFile];
 
-    /// Returns the word for it in the lock file.
+    /// Returns the word for the proof in the lock file.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::SignIn => "sign-in",
@@ -47,16 +47,15 @@ impl ApproverProof {
 }
 
 impl Attribution {
-    /// Whether both decisions are, or may be, of the same person: the holders of the shared token
-    /// count as one person, and names are compared without regard to case and to spaces around
-    /// them.
+    /// Whether both decisions are, or may be, by the same person: the holders of the shared token
+    /// count as one person, and names are compared without regard to case and surrounding spaces.
     pub fn is_by_same(&self, other: &Self) -> bool {
         let is_shared = |decision: &Self| decision.proof == ApproverProof::SharedToken;
         let is_named = |name: &str| other.names().any(|other| is_same_name(name, other));
         is_shared(self) && is_shared(other) || self.names().any(is_named)
     }
 
-    /// Returns the decision of two people, which is as well proved as the weaker of both.
+    /// Returns the decision of two people, with the weaker of both proofs.
     pub(super) fn with_second(&self, second: Self) -> Self {
         let by = format!("{}, {}", self.by, second.by);
         let proof = self.proof.max(second.proof);
@@ -68,7 +67,7 @@ impl Attribution {
     }
 }
 
-/// Whether two names of people are the same, without regard to case and to spaces around them.
+/// Whether two names of people are the same, without regard to case and surrounding spaces.
 pub fn is_same_name(one: &str, other: &str) -> bool {
     let [one, other] = [one.trim(), other.trim()];
     one == other || one.to_lowercase() == other.to_lowercase()

@@ -9,10 +9,10 @@ pub enum Class {
     Definition,
     /// The definition, and texts for fixed arguments.
     Text,
-    /// The definition, and one text with places for arguments.
+    /// The definition, and one text with placeholders for arguments.
     Template,
-    /// The definition, and several texts, of which at least one has places for arguments, or
-    /// several for the same arguments.
+    /// The definition, and several texts: at least one has placeholders, or several are for the
+    /// same arguments.
     Variants,
     /// The definition, and the source of a library prompt.
     Source,

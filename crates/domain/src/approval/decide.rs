@@ -1,5 +1,5 @@
-//! The one decision on the version that an upstream offers. It depends on nothing but the
-//! arguments, so it comes out the same in each pass, after a restart, and on each replica.
+//! The decision on the version that an upstream offers. It depends on the arguments only, so that
+//! each pass, restart and replica reaches the same decision.
 
 use super::{Approval, ApprovalState, Mode, Offered};
 
@@ -17,7 +17,7 @@ pub enum Serving {
     Offered,
     /// The approved form, instead of the offered one.
     Approved,
-    /// None: the prompt is held back.
+    /// No definition: the prompt is held back.
     Nothing,
 }
 
@@ -27,21 +27,21 @@ pub enum Reason {
     /// Approvals are off.
     Off,
     NeverApproved,
-    /// Nothing that is known differs from the approved version.
+    /// No known part differs from the approved version.
     Same,
     DefinitionChanged,
-    /// As [`Reason::DefinitionChanged`]; and the upstream requires an argument that the approved
-    /// form lacks.
+    /// As [`Reason::DefinitionChanged`]; additionally the upstream requires an argument that the
+    /// approved form lacks.
     ArgumentAdded,
     SourceChanged,
     TextChanged,
-    /// Of a skill.
+    /// The files of a skill differ.
     FilesChanged,
-    /// The offered version was rejected, and another one is approved.
+    /// The offered version was rejected, and another version is approved.
     VersionRejected,
-    /// The offered version was rejected, and none is approved.
+    /// The offered version was rejected, and no version is approved.
     PromptRejected,
-    /// Its upstream does not list it, or has no list.
+    /// The upstream of the prompt does not list it, or has no list.
     NotOffered,
 }
 
@@ -66,8 +66,8 @@ impl Reason {
     }
 }
 
-/// Decides on the version of a skill that an upstream offers. In place of an
-/// unapproved version the approved one is served where there is a snapshot, and else none.
+/// Decides on the version of a skill that an upstream offers. Instead of an unapproved version, the
+/// approved version is served if it has a snapshot, and else nothing.
 pub fn decide_skill(
     mode: Mode,
     approval: Option<&Approval>,

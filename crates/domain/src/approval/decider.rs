@@ -1,4 +1,4 @@
-//! Deciders: who takes a decision on prompts or labels, why, and by which door.
+//! Deciders: the author of a decision on prompts or labels, with the reason and the interface used.
 
 use std::time::SystemTime;
 
@@ -17,22 +17,22 @@ pub struct Decider {
     pub at: SystemTime,
 }
 
-/// Longest reason of a decision, in bytes: a page of text, which people read in a list of others.
+/// Longest reason of a decision, in bytes: a page of text, which people read in a list.
 const MAX_WHY: usize = 4 << 10;
 
 /// Longest name of a decider, in bytes.
 const MAX_NAME: usize = 256;
 
 impl Decider {
-    /// A decider at the command line, who names itself, at this time.
+    /// Returns a decider at the command line, with a self-declared name, at this time.
     pub fn at_command_line(by: String, why: Option<String>, at: SystemTime) -> Self {
         Self { by, known_as: None, proof: ApproverProof::LockFile, why, via: "cli", at }
     }
 
-    /// Returns who decides, when and why, as files keep it.
+    /// Returns the author, time and reason of the decision, as files keep them.
     ///
     /// # Errors
-    /// A reason is missing, or it or a name is too long.
+    /// The reason is missing, or the reason or a name is too long.
     pub fn attribution(&self, requires_reason: bool) -> Result<Attribution, BadReason> {
         let why = self.why.clone().filter(|why| !why.trim().is_empty());
         if requires_reason && why.is_none() {

@@ -1,17 +1,17 @@
-//! Forms: approved texts with places for arguments, read once so that each get is compared in one
-//! pass, without a copy of either.
+//! Forms: approved texts with placeholders for arguments, parsed once so that each get is compared
+//! in one pass, without a copy of the text or the result.
 
 use super::TemplateArguments;
 use super::template::{placeholder_in_json, split};
 use crate::json::{Json, JsonKind};
 
-/// An approved text with its places, or a variant of it.
+/// An approved text with its placeholders, or a variant of the text.
 #[derive(Debug)]
 pub struct Form {
     text: String,
     description: Option<Part>,
     messages: Option<Part>,
-    /// Whether it has these two alone, and no place in a key, which would be filled in, too.
+    /// Whether `description` and `messages` are the only members, and no key has a placeholder.
     is_regular: bool,
 }
 
@@ -19,7 +19,7 @@ pub struct Form {
 #[derive(Debug)]
 enum Part {
     Array(Vec<Self>),
-    /// Members by their keys, as they are spelled and in the order of their bytes.
+    /// Members by their keys, with the keys' spelling and in byte order.
     Object(Vec<(Box<str>, Self)>),
     /// The parts between the quotes.
     String(Vec<Piece>),
@@ -47,16 +47,16 @@ impl Form {
         Self { text, description, messages, is_regular }
     }
 
-    /// The canonical text.
+    /// Returns the canonical text.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// Whether a result has this text with the arguments of a get in its places, as far as both
-    /// spell it alike: members in any order, strings and numbers to the byte. The values are those
-    /// of the arguments for which the text was approved, in the order of these, as they stand
-    /// between quotes in canonical JSON. `false` decides nothing: then the canonical texts are to
-    /// be compared.
+    /// Whether a result equals this text with the arguments of a get in its placeholders: members
+    /// in any order, strings and numbers byte for byte. `values` are the values of the arguments
+    /// for which the text was approved, in the order of the arguments, as canonical JSON between
+    /// quotes. After `false` the canonical texts must be compared, since the result may only be
+    /// spelled differently.
     pub fn is_alike(&self, values: &[&str], result: Json<'_>) -> bool {
         let (mut description, mut messages) = (self.description.as_ref(), self.messages.as_ref());
         let is_alike = |(key, value): (Json<'_>, Json<'_>)| {
@@ -122,7 +122,7 @@ impl Part {
             }
             Self::Object(parts) if other.kind() == JsonKind::Object => {
                 let mut count = 0;
-                // No key is there twice.
+                // The scan has refused duplicate keys.
                 let is_member = |(key, value): (Json<'_>, Json<'_>)| {
                     count += 1;
                     let found = parts.binary_search_by(|(own, _)| (**own).cmp(key.text()));

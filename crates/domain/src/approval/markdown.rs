@@ -1,8 +1,8 @@
 //! The text of a prompt as Markdown: the form that people read in a review, and whose SHA-256 hash
 //! names the text.
 //!
-//! A section for the description and for each message, in their order: a block quote where it is
-//! nothing but a text, else JSON. Each text has one form, and each form is one text.
+//! A section for the description and for each message, in their order: a block quote for a plain
+//! text, else JSON. Each text has exactly one form, and each form belongs to one text.
 
 use std::fmt::Write as _;
 use std::str::Lines;
@@ -12,7 +12,7 @@ use crate::json::{Json, write_str};
 
 const DESCRIPTION: &str = "# description";
 
-/// A message that is more than a role and a content.
+/// The heading of a message with more members than a role and a content.
 const MESSAGE: &str = "## message";
 
 /// The headings of messages, and their roles.
@@ -21,24 +21,24 @@ const ROLES: [(&str, &str); 2] = [("## user", "user"), ("## assistant", "assista
 const FENCE: &str = "```json";
 const FENCE_END: &str = "```";
 
-/// JSON depth of texts: they were accepted before.
+/// JSON depth of texts, which were accepted before.
 const MAX_DEPTH: usize = 256;
 
 /// Returns the Markdown form of a text that [`canonical_text`](super::canonical_text) returned, or
-/// of a template of it.
+/// of a template of such a text.
 pub fn write(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + text.len() / 8 + 64);
     write_sections(Json::accepted(text), &mut out);
     if read_sections(&out).as_deref() == Some(text) {
         return out;
     }
-    // The form of a text that callers found may have another shape.
+    // A text from a result of a caller may have another shape.
     out.clear();
     write_fenced(text, &mut out);
     out
 }
 
-/// Returns the text that has this form; `None` if there is none.
+/// Returns the text with this form; `None` if no text has it.
 pub fn read(form: &str) -> Option<String> {
     let text = match read_fenced(&mut form.lines()) {
         Some(text) => {
@@ -69,15 +69,15 @@ fn write_sections(text: Json<'_>, out: &mut String) {
     }
 }
 
-/// The text of a content that is nothing else.
+/// Returns the text of a content that has no other members.
 fn plain_text<'a>(content: Json<'a>) -> Option<std::borrow::Cow<'a, str>> {
     let is_text = content.get("type").is_some_and(|kind| kind.is("text"));
     let text = content.get("text")?.as_str()?;
     (is_text && content.members().count() == 2 && is_plain(&text)).then_some(text)
 }
 
-/// Whether a text can stand in a file as it is: no control characters but line feeds and tabs,
-/// which editors and version control would change or hide.
+/// Whether a text can stand in a file unchanged: no control characters except line feeds and tabs,
+/// since editors and version control would change or hide them.
 fn is_plain(text: &str) -> bool {
     !text.chars().any(|c| c.is_control() && c != '\n' && c != '\t')
 }
@@ -90,7 +90,7 @@ fn write_section(heading: &str, plain: Option<&str>, json: Json<'_>, out: &mut S
     let _ = write!(out, "{heading}\n\n");
     let Some(text) = plain else { return write_fenced(json.text(), out) };
     for line in text.split('\n') {
-        // Without a blank at the end of the line, which editors remove.
+        // No blank at the end of the line: editors remove it.
         let _ = if line.is_empty() { writeln!(out, ">") } else { writeln!(out, "> {line}") };
     }
 }
@@ -108,7 +108,7 @@ fn read_fenced<'a>(lines: &mut Lines<'a>) -> Option<&'a str> {
 
 fn read_sections(form: &str) -> Option<String> {
     let mut lines = form.lines();
-    // An empty file shows nothing.
+    // An empty file has no form.
     lines.clone().next()?;
     let mut description = None;
     let mut messages = String::new();
@@ -134,7 +134,7 @@ fn read_sections(form: &str) -> Option<String> {
                 add_message(&format!(r#"{{"content":{content},"role":"{role}"}}"#), &mut messages);
             }
         }
-        // The blank line before the next section.
+        // Skips the blank line before the next section.
         if lines.clone().next().is_some() {
             lines.next().filter(|line| line.is_empty())?;
         }
@@ -160,7 +160,7 @@ fn text_content(text: &str) -> String {
     format!(r#"{{"text":{text},"type":"text"}}"#)
 }
 
-/// Returns the text of a block quote; `None` if there is none.
+/// Returns the text of a block quote; `None` without a block quote.
 fn read_quote(lines: &mut Lines<'_>) -> Option<String> {
     let mut text: Option<String> = None;
     while let Some(line) = lines.clone().next().and_then(|line| line.strip_prefix('>')) {

@@ -1,5 +1,5 @@
-//! Approvals: which version of a prompt was approved, and what becomes of the version that its
-//! upstream offers.
+//! Approvals: the approved versions of prompts and skills, and the treatment of the versions that
+//! their upstreams offer.
 
 mod approver;
 mod class;
@@ -24,17 +24,17 @@ use std::sync::Arc;
 /// A digest as text: `sha256:` and 64 hexadecimal digits.
 pub type DigestText = Arc<str>;
 
-/// The kind of what is approved. Names of one kind say nothing about those of the other.
+/// The kind of an approved item. Prompts and skills have separate names.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub enum ApprovalKind {
     #[default]
     Prompt,
-    /// Its raw name is the path of its folder.
+    /// The raw name of a skill is the path of its folder.
     Skill,
 }
 
 impl ApprovalKind {
-    /// Returns the word for it in the lock file, in records and in the admin API.
+    /// Returns the word for the kind in the lock file, in records and in the admin API.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Prompt => "prompt",
@@ -69,14 +69,14 @@ impl Mode {
 /// The state of a prompt.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub enum ApprovalState {
-    /// The mode of its upstream is `off`.
+    /// The mode of the prompt's upstream is `off`.
     #[default]
     Unchecked,
-    /// No version of it was ever approved.
+    /// No version of the prompt was ever approved.
     Pending,
     /// The offered version is the approved one.
     Approved,
-    /// A version other than the approved one is offered, and there is no decision on it.
+    /// The offered version differs from the approved one, and no decision on it exists.
     Changed,
     /// The offered version was rejected.
     Rejected,
@@ -102,15 +102,15 @@ impl ApprovalState {
 /// One version of a prompt, by the digests of its parts.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Version {
-    /// Of the effective definition.
+    /// The digest of the effective definition.
     pub definition: DigestText,
-    /// Of the file of a library prompt, with the files that it embeds.
+    /// The digest of the file of a library prompt, with the files that it embeds.
     pub source: Option<DigestText>,
-    /// Of the results for some arguments; empty if the text cannot be had.
+    /// The digests of the results for some arguments; empty if the text is unavailable.
     pub texts: Texts,
-    /// Of further results for the same arguments, which callers got: each is as good as the text.
+    /// Further results for the same arguments, which callers got: each is as valid as the text.
     pub variants: BTreeSet<(Arc<str>, DigestText)>,
-    /// Of the files of a skill, whose definition has them, too; empty for a prompt.
+    /// The digests of the files of a skill, which its definition also contains; empty for a prompt.
     pub files: Files,
 }
 
@@ -120,7 +120,7 @@ pub type Files = BTreeMap<Arc<str>, DigestText>;
 /// The digests of texts, by their arguments: an object of strings in canonical form (RFC 8785).
 pub(crate) type Texts = BTreeMap<Arc<str>, DigestText>;
 
-/// The arguments of a get that gives none.
+/// The arguments of a get without arguments.
 pub const NO_ARGUMENTS: &str = "{}";
 
 /// A version with the decision on it.
@@ -130,18 +130,18 @@ pub struct Decided {
     pub attribution: Attribution,
 }
 
-/// The entry of one prompt in the lock file. At least one of its parts is there.
+/// The entry of one prompt in the lock file. At least one of its parts is present.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Approval {
     pub approved: Option<Decided>,
     pub rejected: Option<Decided>,
-    /// A version that one of two people has approved. Another version makes it void.
+    /// A version that one of two people has approved; void once another version is offered.
     pub pending: Option<Decided>,
-    /// Versions that were approved before, the newest first.
+    /// Versions that were approved earlier, the newest first.
     pub previous: Vec<Decided>,
 }
 
-/// Earlier versions that an approval keeps: for `rollback`, and with them their objects.
+/// The number of earlier versions that an approval keeps for `rollback`, with their objects.
 pub const MAX_PREVIOUS: usize = 5;
 
 /// The known state of a text that an upstream offers.
@@ -157,14 +157,14 @@ pub enum OfferedText {
 pub struct Offered {
     pub definition: DigestText,
     pub source: Option<DigestText>,
-    /// By their arguments, as in [`Texts`]; not there as long as a text was not asked for.
+    /// The texts by their arguments, as in [`Texts`]; a text is absent until it was requested.
     pub texts: BTreeMap<Arc<str>, OfferedText>,
-    /// As in [`Version`].
+    /// The files, as in [`Version`].
     pub files: Files,
 }
 
 impl Offered {
-    /// The version, with only the texts that are known and stable.
+    /// Returns the version, with only the texts that are known and stable.
     pub fn version(&self) -> Version {
         let known = self.texts.iter().filter_map(|(arguments, text)| match text {
             OfferedText::Known(digest) => Some((arguments.clone(), digest.clone())),
@@ -181,7 +181,7 @@ impl Offered {
 }
 
 impl Version {
-    /// Whether this can be the version that is offered: nothing that is known of both differs.
+    /// Whether this version can be the offered one: no part that is known of both differs.
     pub fn matches(&self, offered: &Offered) -> bool {
         let is_same_source = match (&self.source, &offered.source) {
             (Some(ours), Some(theirs)) => ours == theirs,
@@ -199,7 +199,7 @@ impl Version {
             && self.texts.iter().all(is_same_text)
     }
 
-    /// Whether both can be the same version: nothing that is known of both differs.
+    /// Whether both can be the same version: no part that is known of both differs.
     pub fn is_compatible_with(&self, other: &Self) -> bool {
         let is_same_text = |(arguments, text): (&Arc<str>, &DigestText)| {
             other.texts.get(arguments).is_none_or(|known| known == text)
@@ -209,14 +209,14 @@ impl Version {
             && self.texts.iter().all(is_same_text)
     }
 
-    /// Whether a text is one of the variants for these arguments.
+    /// Whether a text is a variant for these arguments.
     pub fn is_variant(&self, arguments: &Arc<str>, text: &DigestText) -> bool {
-        // Most versions have none.
+        // Most versions have no variants.
         self.variants.iter().any(|(own, variant)| own == arguments && variant == text)
     }
 
-    /// Takes over the variants of an approved version of the same definition, for the arguments for
-    /// which both have the same text. A text that is a variant there is one here, too.
+    /// Takes over the variants of an approved version with the same definition, for arguments with
+    /// the same text. A text that is a variant in `approved` becomes the approved text.
     pub fn keep_variants(&mut self, approved: &Self) {
         if self.definition != approved.definition || self.source != approved.source {
             return;
@@ -235,12 +235,12 @@ impl Version {
         self.variants = stay.cloned().collect();
     }
 
-    /// Whether one of its texts has places for arguments.
+    /// Whether a text of the version has placeholders for arguments.
     pub fn has_templates(&self) -> bool {
         self.texts.keys().any(|arguments| TemplateArguments::read(arguments).is_some())
     }
 
-    /// Returns the digests of its texts and their variants.
+    /// Returns the digests of the version's texts and variants.
     pub fn text_digests(&self) -> impl Iterator<Item = &DigestText> {
         self.texts.values().chain(self.variants.iter().map(|(_, text)| text))
     }
@@ -253,7 +253,7 @@ impl Version {
 }
 
 impl Approval {
-    /// Approves a version. The one that was approved before stays among the previous ones.
+    /// Approves a version. The version that was approved before moves to the previous ones.
     pub fn approve(&mut self, version: Version, attribution: Attribution) {
         self.previous.retain(|previous| previous.version != version);
         if !self.is_approved(&version) {
@@ -296,8 +296,8 @@ impl Approval {
         Ok(true)
     }
 
-    /// Takes an approval back: no version is approved afterwards, and the one that was is rejected.
-    /// Returns it; `None` if none is approved.
+    /// Withdraws an approval: no version is approved afterwards, and the approved version is
+    /// rejected. Returns that version; `None` if no version is approved.
     pub fn withdraw(&mut self, attribution: Attribution) -> Option<Version> {
         let version = self.approved.as_ref()?.version.clone();
         self.retire();
@@ -305,26 +305,26 @@ impl Approval {
         Some(version)
     }
 
-    /// Rejects a version. If it is the approved one, as far as both are known, no version is
-    /// approved afterwards. Returns the version with all its known texts.
+    /// Rejects a version. If it is compatible with the approved version, no version is approved
+    /// afterwards. Returns the version with all its known texts.
     pub fn reject(&mut self, version: Version, attribution: Attribution) -> Version {
         let approved = self.approved.as_ref().map(|approved| &approved.version);
         let approved = approved.filter(|approved| approved.is_compatible_with(&version)).cloned();
         if approved.is_some() {
             self.retire();
         }
-        // With all of its texts, also where they could not be had now.
+        // Rejects all texts of the approved version, including currently unavailable ones.
         let version = approved.unwrap_or(version);
         self.pending = self.pending.take().filter(|pending| pending.version != version);
         self.rejected = Some(Decided { version: version.clone(), attribution });
         version
     }
 
-    /// Returns the previous version that has a digest which begins with `prefix`, or the newest
-    /// previous version that is not rejected.
+    /// Returns the previous version that has a digest with this prefix, or the newest previous
+    /// version that is neither rejected nor approved.
     ///
     /// # Errors
-    /// Why there is no such version.
+    /// The reason why no version is found.
     pub fn earlier(&self, prefix: Option<&str>) -> Result<&Version, &'static str> {
         let prefix = prefix.map(|prefix| prefix.strip_prefix("sha256:").unwrap_or(prefix));
         let has = |version: &Version, prefix: &str| {
@@ -351,7 +351,7 @@ impl Approval {
         }
     }
 
-    /// Returns all versions whose objects are needed.
+    /// Returns all versions of the approval, whose objects must be kept.
     pub fn versions(&self) -> impl Iterator<Item = &Version> {
         let decided = self.approved.iter().chain(&self.rejected).chain(&self.pending);
         let decided = decided.chain(&self.previous);
@@ -370,7 +370,7 @@ impl Approval {
     }
 }
 
-/// Shortest part of a digest that names a version, in hexadecimal digits.
+/// Shortest prefix of a digest that identifies a version, in hexadecimal digits.
 pub const MIN_PREFIX: usize = 8;
 
 #[cfg(test)]

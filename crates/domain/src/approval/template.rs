@@ -1,7 +1,7 @@
-//! Templates: texts of which parts are the arguments of a get.
+//! Templates: texts with placeholders for the arguments of a get.
 //!
 //! A template is learnt from texts for markers, and compared piece by piece: the text of a get is
-//! the approved one if it is the template with the arguments of the get in its places.
+//! approved if it equals the template with the arguments of the get filled in.
 
 use std::borrow::Cow;
 
@@ -11,13 +11,13 @@ use crate::json::canonical::canonical;
 use crate::json::object::write_object;
 use crate::json::{Json, is_plain, write_str};
 
-/// The place of an argument in a template. As a value among the arguments under which a text was
-/// approved, it stands for any value.
+/// Returns the placeholder of an argument in a template. As a value in the approved arguments, the
+/// placeholder stands for any value.
 pub fn placeholder(name: &str) -> String {
     format!("{OPEN}{name}{CLOSE}")
 }
 
-/// The place of an argument within a JSON string, in canonical form.
+/// Returns the placeholder of an argument within a JSON string, in canonical form.
 pub(super) fn placeholder_in_json(name: &str) -> String {
     escaped(&placeholder(name))
 }
@@ -25,12 +25,12 @@ pub(super) fn placeholder_in_json(name: &str) -> String {
 const OPEN: &str = "{{ ";
 const CLOSE: &str = " }}";
 
-/// The arguments under which a template was approved: each has a place, or one value.
+/// The arguments for which a template was approved: each has a placeholder, or one value.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct TemplateArguments(Vec<(String, Option<String>)>);
 
 impl TemplateArguments {
-    /// Reads arguments in canonical form; `None` if none of them is a [`placeholder`].
+    /// Reads arguments in canonical form; `None` if no argument is a [`placeholder`].
     pub fn read(arguments: &str) -> Option<Self> {
         let read = |(name, value): (Json<'_>, Json<'_>)| {
             let (name, value) = (name.as_str()?.into_owned(), value.as_str()?);
@@ -41,8 +41,8 @@ impl TemplateArguments {
         members.filter(|members| members.iter().any(|(_, value)| value.is_none())).map(Self)
     }
 
-    /// Whether texts for these arguments, in canonical form as its own are, are instances of the
-    /// template: the same names, and the same values where it has values.
+    /// Whether texts for `arguments`, in canonical form, are instances of the template: the same
+    /// names, and the same values for arguments without a placeholder.
     pub fn cover(&self, arguments: &[(Json<'_>, Json<'_>)]) -> bool {
         let is_alike = |((own, own_value), (name, value)): (&(String, Option<String>), &(_, _))| {
             let (name, value): (&Json<'_>, &Json<'_>) = (name, value);
@@ -51,17 +51,17 @@ impl TemplateArguments {
         self.0.len() == arguments.len() && self.0.iter().zip(arguments).all(is_alike)
     }
 
-    /// The names of the arguments, in canonical order.
+    /// Returns the names of the arguments, in canonical order.
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(|(name, _)| name.as_str())
     }
 
-    /// How many arguments have one value: the template with most is the closest.
+    /// Returns the number of arguments with a fixed value: the template with most is the closest.
     pub fn values(&self) -> usize {
         self.0.iter().filter(|(_, value)| value.is_some()).count()
     }
 
-    /// Returns the arguments with a text of `marker` in each place, and these texts by name.
+    /// Returns the arguments with a text of `marker` for each placeholder, and these texts by name.
     pub fn marked(&self, mut marker: impl FnMut() -> String) -> (String, Vec<(String, String)>) {
         let (mut object, mut markers) = (String::new(), Vec::new());
         write_object(&mut object, |object| {
@@ -95,9 +95,9 @@ pub fn template(text: &str, markers: &[(String, String)]) -> Option<String> {
     Some(template.into_owned())
 }
 
-/// Fills a template in with arguments: what is filled in is not looked at again. Returns a
-/// canonical text; `None` if it would have more than `most` bytes, since a place may stand in the
-/// template as often as its author likes.
+/// Fills in a template with arguments; filled-in text is not searched for placeholders. Returns a
+/// canonical text; `None` if it would exceed `most` bytes, since the author of a template may
+/// repeat a placeholder at will.
 pub fn fill(template: &str, arguments: Json<'_>, most: usize) -> Option<String> {
     let values = Values::of(arguments);
     let length = values.pieces(template).map(|piece| piece.filled.len());
@@ -109,27 +109,26 @@ pub fn fill(template: &str, arguments: Json<'_>, most: usize) -> Option<String> 
     })
 }
 
-/// Whether a canonical text is the template with these arguments. Nothing is filled in: the
-/// comparison ends at the first difference.
+/// Whether a canonical text is the template with these arguments. The comparison needs no filled-in
+/// copy, and ends at the first difference.
 pub fn is_filled(template: &str, arguments: Json<'_>, text: &str) -> bool {
     let values = Values::of(arguments);
     let mut pieces = values.pieces(template);
     pieces.try_fold(text, |rest, piece| rest.strip_prefix(piece.filled)) == Some("")
 }
 
-/// Returns the form of a canonical text that is not the template with these arguments: the template
-/// up to the first difference and from the last one on, and the text between, with places for the
-/// values in it. So it holds no value as the caller gave it.
+/// Returns a form of a canonical text that differs from the template with these arguments: the
+/// template up to the first difference and after the last one, and the text between, with
+/// placeholders for the argument values in it. The form therefore contains no value of the caller.
 ///
-/// `None` if there is no such form that is JSON, of at most [`MAX_FORM`] bytes, and gives the text
-/// again.
+/// `None` if such a form is not JSON, exceeds [`MAX_FORM`] bytes, or does not give the text again.
 pub fn differing_form(template: &str, arguments: Json<'_>, text: &str) -> Option<String> {
     let values = Values::of(arguments);
     if template.len() > MAX_FORM || values.places.len() > MAX_VALUES {
         return None;
     }
     let pieces: Vec<Piece<'_>> = values.pieces(template).collect();
-    // Up to which byte of the text and of the template both are alike.
+    // The ends of the common beginning in the text and in the template.
     let (mut begin, mut head) = (0, 0);
     for piece in &pieces {
         if text[begin..].starts_with(piece.filled) {
@@ -140,7 +139,7 @@ pub fn differing_form(template: &str, arguments: Json<'_>, text: &str) -> Option
         (begin, head) = (begin + alike, head + alike);
         break;
     }
-    // From which byte on.
+    // The starts of the common end.
     let (mut end, mut tail) = (text.len(), template.len());
     for piece in pieces.iter().rev() {
         let start = tail - piece.own.len();
@@ -166,23 +165,23 @@ pub fn differing_form(template: &str, arguments: Json<'_>, text: &str) -> Option
     gives_text.then_some(form)
 }
 
-/// Most bytes of a form: a person reads less.
+/// The limit of a form, in bytes: a person reads less.
 pub const MAX_FORM: usize = 128 << 10;
 
-/// Most arguments of a get of which a form is made.
+/// The limit of arguments of a get for which a form is made.
 const MAX_VALUES: usize = 64;
 
-/// JSON depth of forms: results were accepted before.
+/// JSON depth of forms, whose results were accepted before.
 const MAX_DEPTH: usize = 256;
 
-/// The values of arguments as they stand in a canonical text, with their places.
+/// The values of arguments as they occur in a canonical text, with their placeholders.
 struct Values {
     places: Vec<String>,
-    /// By the index of the place.
+    /// By the index of the placeholder.
     values: Vec<String>,
 }
 
-/// A part of a template, and the text that stands for it once it is filled in.
+/// A part of a template, and its text once the template is filled in.
 struct Piece<'a> {
     own: &'a str,
     filled: &'a str,
@@ -198,7 +197,7 @@ impl Values {
         Self { places, values }
     }
 
-    /// The parts of a template in their order.
+    /// Returns the parts of a template in their order.
     fn pieces<'a>(&'a self, template: &'a str) -> impl Iterator<Item = Piece<'a>> {
         split(template, &self.places).map(|(own, place)| {
             let filled = place.map_or(own, |place| &self.values[place]);
@@ -206,13 +205,13 @@ impl Values {
         })
     }
 
-    /// Returns a text with places where it has a value; of values within each other, the longest
+    /// Returns a text with placeholders for the values in it; of overlapping values the longest
     /// counts.
     fn placed<'a>(&'a self, text: &'a str) -> String {
         let all = self.places.iter().zip(&self.values);
         let mut values: Vec<_> = all.filter(|(_, value)| !value.is_empty()).collect();
         values.sort_by_key(|(_, value)| std::cmp::Reverse(value.len()));
-        // Text, or a place.
+        // `Ok` is text, `Err` a placeholder.
         let mut parts = vec![Ok(text)];
         for (own, value) in values {
             let split = |part: Result<&'a str, &'a str>| match part {
@@ -225,7 +224,7 @@ impl Values {
     }
 }
 
-/// Splits a template: places, with their index in `places`, and the constant text between them.
+/// Splits a template: placeholders, with their index in `places`, and the constant text between.
 pub(super) fn split<'a>(
     template: &'a str,
     places: &'a [String],
@@ -250,7 +249,7 @@ pub(super) fn split<'a>(
     })
 }
 
-/// Splits a text where it has a value.
+/// Splits a text at each occurrence of a value.
 fn with_places<'a>(text: &'a str, value: &str, place: &'a str) -> Vec<Result<&'a str, &'a str>> {
     let (mut parts, mut done) = (Vec::new(), 0);
     for at in memmem::find_iter(text.as_bytes(), value.as_bytes()) {

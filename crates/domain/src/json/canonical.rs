@@ -1,5 +1,5 @@
-//! The canonical form of JSON (RFC 8785): equal values have equal texts, however their sender wrote
-//! them.
+//! The canonical form of JSON (RFC 8785): equal values have equal texts, whatever their sender's
+//! spelling.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -49,7 +49,7 @@ pub fn write_canonical_object<'a>(
     out.push('}');
 }
 
-/// Appends a number as ECMAScript writes it (RFC 8785, section 3.2.2.3).
+/// Appends a number in the format of ECMAScript (RFC 8785, section 3.2.2.3).
 fn write_number(text: &str, out: &mut String) {
     // The scan has refused numbers beyond the range of a double.
     let number: f64 = text.parse().unwrap_or_default();
@@ -57,7 +57,7 @@ fn write_number(text: &str, out: &mut String) {
         out.push('0');
         return;
     }
-    // The shortest digits that are read back as the same number, and the exponent of the first one.
+    // The shortest digits that parse to the same number, and the exponent of the first digit.
     let scientific = format!("{:e}", number.abs());
     let (digits, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
     let exponent: i32 = exponent.parse().unwrap_or_default();

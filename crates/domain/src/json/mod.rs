@@ -25,7 +25,7 @@ use scan::{decode, string_stop};
 #[derive(Clone, Copy)]
 pub struct Json<'a> {
     text: &'a str,
-    /// Its span and those that follow in the outline; empty where there is none.
+    /// The spans from that of this value on in the outline; empty without an outline.
     spans: &'a [ValueSpan],
 }
 
@@ -60,7 +60,7 @@ impl<'a> Json<'a> {
     }
 
     /// Scans text in the same way as [`Json::parse`], for a value that is read more than once:
-    /// `outline` becomes that of the text, so that readers find its values at once.
+    /// `outline` becomes the outline of the text, so that readers find its values at once.
     ///
     /// # Errors
     /// As [`Json::parse`].
@@ -79,13 +79,13 @@ impl<'a> Json<'a> {
         Self { text, spans: &[] }
     }
 
-    /// Wraps a part of an accepted text without a check: `first` is what [`Json::first_span`] has
-    /// returned for it.
+    /// Wraps a part of an accepted text without a check: `first` is the result of
+    /// [`Json::first_span`] for this part.
     pub(crate) fn outlined(text: &'a str, outline: &'a Outline, first: usize) -> Self {
         Self { text, spans: outline.from(first) }
     }
 
-    /// The number of its span in the outline of the text that contains it.
+    /// Returns the number of the value's span in the outline of the text that contains it.
     pub(crate) fn first_span(self, outline: &Outline) -> usize {
         outline.first_of(self.spans)
     }
@@ -249,11 +249,11 @@ enum Pieces<'a> {
 struct OutlinedPieces<'a> {
     /// The text of the array or object.
     text: &'a str,
-    /// Its offset in the text of the outline.
+    /// The offset of the array or object in the text of the outline.
     offset: usize,
-    /// The spans of the values that are left, and those that follow.
+    /// The spans of the remaining values, and all later spans.
     spans: &'a [ValueSpan],
-    /// The number of spans of the values that are left.
+    /// The number of spans of the remaining values.
     left: usize,
 }
 
@@ -292,8 +292,8 @@ impl<'a> OutlinedPieces<'a> {
 }
 
 /// Takes the first value off the text inside an accepted array or object, keys included; `None`
-/// where no more is left. It relies on the scan: the end of a string is found by a search for the
-/// closing quote, that of an array or object by counting brackets.
+/// without further values. The text must be accepted: the end of a string is found by a search for
+/// the closing quote, the end of an array or object by counting brackets.
 fn next_value<'a>(rest: &mut &'a str) -> Option<Json<'a>> {
     let is_between = |byte: &u8| matches!(byte, b' ' | b'\t' | b'\n' | b'\r' | b',' | b':');
     let start = rest.bytes().position(|byte| !is_between(&byte))?;

@@ -4,8 +4,8 @@ use std::fmt::{Display, Write as _};
 
 use super::{Json, write_str};
 
-/// Writer of the members of one JSON object. It writes the commas; the code that uses it must not
-/// write a key twice.
+/// Writer of the members of one JSON object. The writer adds the commas; its user must not write a
+/// key twice.
 #[derive(Debug)]
 pub struct ObjectWriter<'a> {
     out: &'a mut String,

@@ -1,17 +1,17 @@
-//! Where the values of an accepted text are, as the scan has found them: readers find one without
-//! reading those before it.
+//! The offsets of the values of an accepted text, as the scan found them: readers find a value
+//! without reading the values before it.
 
 /// The values of a text in the order in which they begin, and whether it has a `null`.
 ///
-/// A text of very short values would have an outline much larger than itself. It has none, and
-/// readers look for the end of each value.
+/// A text of very short values would have an outline much larger than itself. Such a text gets no
+/// outline, and readers search for the end of each value.
 #[derive(Debug, Default)]
 pub struct Outline {
     spans: Vec<ValueSpan>,
-    /// The most spans that are kept.
+    /// The limit of spans.
     most: usize,
     pub(super) has_null: bool,
-    /// Whether all escapes stand for characters that are seen: quotes, slashes, line ends and tabs.
+    /// Whether all escapes stand for visible characters: quotes, slashes, line ends and tabs.
     /// `false` for a text that was not scanned.
     pub(super) has_visible_escapes: bool,
 }
@@ -20,20 +20,20 @@ pub struct Outline {
 /// bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ValueSpan {
-    /// Offset of its key; `start` where it has none.
+    /// Offset of the key; equal to `start` without a key.
     pub key: u32,
     /// Offset of the value.
     pub start: u32,
     /// Bytes of the value.
     pub len: u32,
-    /// Spans in it, itself included.
+    /// The number of spans in the value, its own included.
     pub count: u32,
 }
 
-/// Bytes of text for each span that is kept: an outline takes at most twice the memory of its text.
+/// Bytes of text for each span: an outline takes at most twice the memory of its text.
 const BYTES_PER_SPAN: usize = size_of::<ValueSpan>() / 2;
 
-/// Spans that are kept of the shortest texts.
+/// The limit of spans for the shortest texts.
 const FEW_SPANS: usize = 16;
 
 impl Outline {
@@ -42,7 +42,7 @@ impl Outline {
         self.has_null
     }
 
-    /// Returns whether all escapes are known to stand for characters that are seen.
+    /// Returns whether all escapes are known to stand for visible characters.
     pub(crate) fn has_visible_escapes(&self) -> bool {
         self.has_visible_escapes
     }
@@ -52,9 +52,9 @@ impl Outline {
         self.spans.capacity() * size_of::<ValueSpan>()
     }
 
-    /// Empties it, and makes room for the spans of a text of this length.
+    /// Clears the outline, and makes room for the spans of a text of this length.
     pub(super) fn begin(&mut self, text_len: usize) {
-        // All offsets and numbers then fit into 32 bits.
+        // All offsets and numbers of a short text fit into 32 bits.
         let is_short = u32::try_from(text_len).is_ok();
         self.most = if is_short { FEW_SPANS + text_len / BYTES_PER_SPAN } else { 0 };
         self.has_null = false;
@@ -63,7 +63,7 @@ impl Outline {
         self.spans.reserve_exact(FEW_SPANS.min(self.most));
     }
 
-    /// Notes the beginning of a value, and that of its key. Returns its number.
+    /// Notes the offsets of a value and of its key. Returns the number of the value's span.
     pub(super) fn open(&mut self, key: usize, start: usize) -> usize {
         let number = self.spans.len();
         if number < self.most {
@@ -78,7 +78,7 @@ impl Outline {
         number
     }
 
-    /// Notes the end of the value of this number.
+    /// Notes the end of the value with this span number.
     pub(super) fn close(&mut self, number: usize, end: usize) {
         let count = self.spans.len().wrapping_sub(number);
         if let Some(span) = self.spans.get_mut(number) {
@@ -87,12 +87,12 @@ impl Outline {
         }
     }
 
-    /// The spans from this number on.
+    /// Returns the spans from this number on.
     pub(super) fn from(&self, first: usize) -> &[ValueSpan] {
         self.spans.get(first..).unwrap_or_default()
     }
 
-    /// The number of the first of these spans, which [`Outline::from`] has returned.
+    /// Returns the number of the first of these spans, which [`Outline::from`] has returned.
     pub(super) fn first_of(&self, spans: &[ValueSpan]) -> usize {
         self.spans.len() - spans.len()
     }

@@ -1,5 +1,5 @@
-//! Reading of texts that the strict scan refuses: what can be repaired in them, and which request
-//! they answer. Nothing here is validated: what is made of a text is scanned again.
+//! Reads texts that the strict scan refuses: repairs parts of them, and finds the request that they
+//! answer. The results are not validated: repaired texts are scanned again.
 
 use std::ops::Range;
 
@@ -8,15 +8,15 @@ use memchr::memchr;
 use super::Json;
 use super::scan::{JsonError, string_stop};
 
-/// A prompt that the strict scan refuses.
+/// A prompt that the strict scan refuses on its own.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct RefusedPrompt {
-    /// Empty where it cannot be read.
+    /// Empty if the name cannot be read.
     pub name: String,
     pub error: JsonError,
 }
 
-/// Most prompts that are left out of one message: their reasons are kept in memory.
+/// The limit of prompts that are left out of one message: their reasons are kept in memory.
 const MOST_REFUSED: usize = 1_000;
 
 /// Levels above a prompt: the response, its `result` and the list.
@@ -48,14 +48,14 @@ pub(crate) fn without_lone_surrogates(text: &str) -> String {
     out
 }
 
-/// The UTF-16 code unit of the escape `\uXXXX` at an offset.
+/// Returns the UTF-16 code unit of the escape `\uXXXX` at an offset.
 fn code_unit(text: &str, at: usize) -> Option<u32> {
     let digits = text.as_bytes().get(at..at + ESCAPE)?.strip_prefix(b"\\u")?;
     digits.iter().try_fold(0, |unit, digit| Some(unit << 4 | (*digit as char).to_digit(16)?))
 }
 
-/// Returns a response without those elements of its `result.prompts` that the strict scan refuses
-/// by themselves, and these; `None` if there is none, or too many.
+/// Returns a response without the elements of its `result.prompts` that the strict scan refuses on
+/// their own, and these elements; `None` if there are none or too many.
 pub(crate) fn without_refused_prompts(
     text: &str,
     max_depth: usize,
@@ -90,15 +90,15 @@ pub(crate) fn without_refused_prompts(
     (!refused.is_empty()).then_some((kept, refused))
 }
 
-/// The `name` of an element; empty if it has none that can be read.
+/// Returns the `name` of an element; empty if it cannot be read.
 fn name(element: &str) -> String {
     let name = member(element, 0, "name").and_then(|name| element.get(name));
     let name = name.and_then(|name| Json::parse_text(name, 1).ok()?.as_str());
     name.unwrap_or_default().into_owned()
 }
 
-/// Returns the text of the `id` of a response that the strict scan refuses, as far as it can be
-/// found, and whether it is a request or notification instead.
+/// Returns the text of the `id` of a response that the strict scan refuses, if it can be found, and
+/// whether the text is a request or notification instead.
 pub fn response_id(text: &str) -> (Option<&str>, bool) {
     let start = skip_space(text.as_bytes(), 0);
     if member(text, start, "method").is_some() {
@@ -180,7 +180,7 @@ fn string_end(bytes: &[u8], start: usize) -> Option<usize> {
         match stop {
             b'"' => return Some(at),
             b'\\' => at += 1,
-            // A control character, which the scan refuses.
+            // A control character, which the scan has refused.
             _ => {}
         }
     }

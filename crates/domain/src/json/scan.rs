@@ -24,8 +24,8 @@ pub enum JsonError {
 }
 
 /// Scans `text` as one value with at most `max_depth` levels of nested arrays and objects. Returns
-/// the range of the value in the text, in bytes, without surrounding white space, and adds its long
-/// parts to an outline that has begun.
+/// the range of the value in the text, in bytes, without surrounding white space, and adds its
+/// spans to an outline that has begun.
 pub(super) fn value(
     text: &str,
     max_depth: usize,
@@ -45,11 +45,11 @@ pub(super) fn value(
     Ok(range)
 }
 
-/// Returns the offset of the first byte that cannot be inside a string literal as it is (a quote, a
+/// Returns the offset of the first byte that cannot occur unescaped in a string literal (a quote, a
 /// backslash or a control character), and this byte.
 #[inline]
 pub(super) fn string_stop(bytes: &[u8]) -> Option<(usize, u8)> {
-    // Most strings are names of members: shorter than what the vectorised search takes to begin.
+    // Most strings are names of members: shorter than the setup cost of the vectorised search.
     let (words, _) = bytes.as_chunks::<8>();
     for (index, word) in words.iter().take(SHORT_WORDS).enumerate() {
         let found = stops(u64::from_le_bytes(*word));
@@ -61,7 +61,7 @@ pub(super) fn string_stop(bytes: &[u8]) -> Option<(usize, u8)> {
     long_string_stop(bytes, words.len().min(SHORT_WORDS) * 8)
 }
 
-/// The same from an offset on. Vectorised, because base64 strings can have megabytes.
+/// As [`string_stop`], from an offset on. Vectorised, because base64 strings can have megabytes.
 fn long_string_stop(bytes: &[u8], from: usize) -> Option<(usize, u8)> {
     let stop = memchr::memchr2(b'"', b'\\', &bytes[from..]).map(|at| from + at);
     let run = &bytes[from..stop.unwrap_or(bytes.len())];
@@ -91,28 +91,28 @@ fn all_words(text: &[u8], holds: impl Fn(u64) -> bool) -> bool {
     words.iter().all(|word| holds(u64::from_le_bytes(*word))) && holds(last)
 }
 
-/// The highest bit of each byte that is a quote, a backslash or a control character, exact up to
-/// the first of them.
+/// Returns a word with the highest bit set for each byte that is a quote, a backslash or a control
+/// character, exact up to the first such byte.
 fn stops(word: u64) -> u64 {
     let is_control = word.wrapping_sub(REPEATED * u64::from(b' ')) & !word & (REPEATED << 7);
     let is_quote = zero_bytes(word ^ (REPEATED * u64::from(b'"')));
     is_control | is_quote | zero_bytes(word ^ (REPEATED * u64::from(b'\\')))
 }
 
-/// Words of eight bytes that are searched one by one.
+/// The number of words of eight bytes that are searched one by one.
 const SHORT_WORDS: usize = 4;
 
 /// A one in each byte of a word.
 const REPEATED: u64 = 0x0101_0101_0101_0101;
 
-/// The highest bit of each byte that is zero, exact up to the first of them (H. S. Warren, Hacker's
-/// Delight, section 6-1).
+/// Returns a word with the highest bit set for each zero byte, exact up to the first one (H. S.
+/// Warren, Hacker's Delight, section 6-1).
 fn zero_bytes(word: u64) -> u64 {
     word.wrapping_sub(REPEATED) & !word & (REPEATED << 7)
 }
 
-/// Whether a string literal contains an escape. Most strings are names of members: shorter than
-/// what the vectorised search takes to begin.
+/// Whether a string literal contains an escape. Most strings are names of members: shorter than the
+/// setup cost of the vectorised search.
 fn has_escape(inside: &[u8]) -> bool {
     if inside.len() <= SHORT_WORDS * 8 {
         return !all_words(inside, |word| zero_bytes(word ^ (REPEATED * u64::from(b'\\'))) == 0);
@@ -149,12 +149,12 @@ struct Literal<'a> {
     has_escapes: bool,
 }
 
-/// Most keys of an object that are searched linearly: up to this number a search is faster than
-/// hashing.
+/// The number of keys of an object that are searched linearly: up to this number a linear search is
+/// faster than hashing.
 const FEW_KEYS: usize = 16;
 
 impl<'a> Scan<'a> {
-    /// Scans a value whose key begins at `key`; one without a key begins there itself.
+    /// Scans a value whose key begins at `key`; without a key, `key` is the offset of the value.
     fn value(&mut self, key: usize, depth: usize) -> Result<(), JsonError> {
         let number = self.outline.open(key, self.at);
         match self.peek() {
@@ -173,7 +173,7 @@ impl<'a> Scan<'a> {
         Ok(())
     }
 
-    /// Scans an array or object of this depth by `inside`, from the opening bracket on.
+    /// Scans an array or object at this depth with `inside`, from the opening bracket on.
     fn container(
         &mut self,
         depth: usize,

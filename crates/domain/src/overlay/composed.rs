@@ -1,5 +1,5 @@
-//! The overlays that match one prompt, composed in their order: a later one has the last word on
-//! what both set, and tags and messages add up.
+//! The overlays that match one prompt, composed in their order: the last overlay that sets a member
+//! decides, and tags and messages add up.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -54,7 +54,7 @@ impl<'a> Composed<'a> {
         self.numbers.is_empty()
     }
 
-    /// The effective definition of a prompt.
+    /// Returns the effective definition of a prompt.
     pub(super) fn applied_to(self, prompt: &Prompt) -> Prompt {
         let calls = Arc::new(self.calls(&prompt.arguments));
         prompt.overlaid(self.name.clone(), calls, |definition, out| self.write(definition, out))
@@ -124,7 +124,7 @@ impl<'a> Composed<'a> {
         });
     }
 
-    /// The change of an argument of the definition.
+    /// Returns the change of an argument of the definition.
     fn change(&self, argument: Json<'_>) -> Option<&ArgumentChange> {
         let name = argument.get("name").and_then(Json::as_str)?;
         self.arguments.iter().find(|(changed, _)| *changed == name).map(|(_, change)| change)

@@ -2,7 +2,7 @@
 
 use super::{ArgumentChange, Overlay, OverlayAction};
 
-/// Two overlays of which one would undo the other.
+/// Two overlays, one of which would undo the other.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Contradiction {
     /// The key of the later overlay, such as `title` or `arguments.language.preset`.
@@ -12,11 +12,11 @@ pub struct Contradiction {
 }
 
 impl Overlay {
-    /// Returns the contradictions of this overlay to an earlier one.
+    /// Returns the contradictions of this overlay with an earlier one.
     ///
-    /// Overlays with different patterns compose: the later one has the last word on a prompt that
-    /// both match. With one pattern, the earlier one would never have an effect. An argument cannot
-    /// be preset and for clients.
+    /// Overlays with different patterns compose: the later overlay decides on a prompt that both
+    /// match. With equal patterns, the earlier overlay would never have an effect. An argument
+    /// cannot be both preset and offered to clients.
     pub fn contradictions(&self, earlier: &Self) -> Vec<Contradiction> {
         let mut found = Vec::new();
         if self.upstream != earlier.upstream || !self.prompt.overlaps(&earlier.prompt) {
@@ -72,8 +72,8 @@ impl Overlay {
 }
 
 impl ArgumentChange {
-    /// Why this and another change of one argument cannot both be; `None` if they can. Also for a
-    /// change with itself.
+    /// Returns why this change and another change of one argument exclude each other; `None` if
+    /// they do not. `other` may be this change itself.
     pub fn contradiction(&self, other: &Self) -> Option<&'static str> {
         let is_for_clients = |change: &Self| {
             change.default.is_some() || change.choices.is_some() || change.is_required
@@ -98,7 +98,7 @@ impl ArgumentChange {
     }
 }
 
-/// Whether both set a value, and not the same.
+/// Whether both options have a value, and the values differ.
 fn is_other<T: PartialEq>(one: &Option<T>, other: &Option<T>) -> bool {
     one.is_some() && other.is_some() && one != other
 }

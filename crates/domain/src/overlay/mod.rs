@@ -17,7 +17,7 @@ use composed::Composed;
 /// One overlay of the configuration.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Overlay {
-    /// Its place in the file, from 1: `overlays.1` is the first.
+    /// The place of the overlay in the file, from 1: `overlays.1` is the first.
     pub number: usize,
     pub upstream: UpstreamId,
     /// Pattern of raw names.
@@ -41,10 +41,10 @@ pub struct Change {
     pub description: Option<String>,
     /// An array of icons as JSON text.
     pub icons: Option<String>,
-    /// Clients get them as `_meta.tags`.
+    /// Tags, which clients get as `_meta.tags`.
     pub tags: Vec<String>,
     pub arguments: Vec<(String, ArgumentChange)>,
-    /// Messages before and after those of the upstream.
+    /// Messages before and after the messages of the upstream.
     pub before: Option<AddedMessage>,
     pub after: Option<AddedMessage>,
 }
@@ -52,13 +52,13 @@ pub struct Change {
 /// The changes of one argument.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct ArgumentChange {
-    /// The value where a client gives none.
+    /// The value if a client gives none.
     pub default: Option<String>,
     /// The value that the gateway sets: clients neither see the argument nor set it.
     pub preset: Option<Preset>,
     /// The only values that are accepted; completed by the gateway.
     pub choices: Option<Vec<String>>,
-    /// Whether clients must give a value although the upstream needs none.
+    /// Whether clients must give a value although the upstream does not require one.
     pub is_required: bool,
 }
 
@@ -102,7 +102,7 @@ pub enum Overlaid {
     /// No overlay matches.
     Unchanged,
     Changed(Prompt),
-    /// Removed by the overlay with this number.
+    /// The prompt is removed by the overlay with this number.
     Dropped(usize),
 }
 
@@ -124,7 +124,7 @@ pub fn apply<'a>(overlays: impl IntoIterator<Item = &'a Overlay>, prompt: &Promp
 }
 
 /// Returns the raw name of the prompt that an upstream's overlays list under `listed_name`, as far
-/// as that can be known without the list of the upstream.
+/// as the overlays determine it without the list of the upstream.
 pub fn raw_name(overlays: &[Overlay], upstream: &UpstreamId, listed_name: &str) -> String {
     let own = || overlays.iter().filter(|overlay| overlay.upstream == *upstream);
     let candidates = own().filter_map(|overlay| match &overlay.action {

@@ -15,7 +15,7 @@ enum RenamePiece {
 }
 
 impl Rename {
-    /// Parses a template for a pattern. A brace is literal where no number of a star follows.
+    /// Parses a template for a pattern. A brace without the number of a star is literal.
     ///
     /// # Errors
     /// The mistake, as the end of a sentence: the template refers to a star that the pattern does
@@ -72,7 +72,7 @@ impl Rename {
         self.0.iter().map(piece).collect()
     }
 
-    /// Returns a raw name that gets this name; `None` if there is none, or it cannot be known
+    /// Returns a raw name that is renamed to `name`; `None` if no raw name is, or if it is unknown
     /// because the template does not use all stars.
     pub(super) fn reversed(&self, pattern: &Glob, name: &str) -> Option<String> {
         let template: String = self.0.iter().fold(String::new(), |template, piece| match piece {

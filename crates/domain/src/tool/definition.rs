@@ -15,9 +15,9 @@ const MAX_DESCRIPTION: usize = 1024;
 /// model.
 const MAX_CHOICES: usize = 256;
 
-/// Appends the tool that stands for one prompt. `prompt` is the prompt as it is listed, and
-/// `name_of` returns the name of its tool and of the properties, which models restrict alike. Each
-/// argument becomes a property of type string; the values that the library lists for it
+/// Appends the tool that represents one prompt. `prompt` is the listed prompt, and `name_of`
+/// returns the name of its tool and of the properties, which models restrict alike. Each argument
+/// becomes a property of type string; the values that the library lists for the argument
 /// (`_meta.choices`) become its `enum`. Other metadata of the prompt is left out: hosts obey some
 /// of it on tools.
 pub fn write_prompt_tool(
@@ -110,7 +110,7 @@ const FIND_OUTPUT: &str = r#"{"type":"object","properties":{"prompts":{"type":"a
 
 const USE_INPUT: &str = r#"{"type":"object","properties":{"name":{"type":"string","description":"Name of the prompt, as find_prompt returns it"},"arguments":{"type":"object","description":"Arguments of the prompt by name; all values are strings","additionalProperties":{"type":"string"}}},"required":["name"]}"#;
 
-/// Tools that stand for prompts change nothing.
+/// Tools that represent prompts change nothing.
 fn write_annotations(tool: &mut ObjectWriter<'_>) {
     tool.object("annotations", |annotations| {
         annotations.display("readOnlyHint", true);
@@ -149,8 +149,8 @@ fn write_schema(prompt: Json<'_>, name_of: &dyn Fn(&str) -> String, schema: &mut
     }
 }
 
-/// The lists of values in the metadata of a prompt, by argument. They are looked for once: the rest
-/// of the metadata may be long.
+/// Returns the lists of values in the metadata of a prompt, by argument. One search serves all
+/// arguments: the rest of the metadata may be long.
 pub(super) fn listed_choices(prompt: Json<'_>) -> HashMap<Cow<'_, str>, Json<'_>> {
     let listed = prompt.get("_meta").and_then(|meta| meta.get("choices"));
     let listed = listed.into_iter().flat_map(Json::members);
@@ -158,8 +158,8 @@ pub(super) fn listed_choices(prompt: Json<'_>) -> HashMap<Cow<'_, str>, Json<'_>
 }
 
 /// Returns the values that a prompt lists for an argument, each once; `None` without an array of at
-/// most [`MAX_CHOICES`] strings. Anything else that an upstream may have put there would make hosts
-/// reject the whole list.
+/// most [`MAX_CHOICES`] strings. Any other value from an upstream would make hosts reject the whole
+/// list.
 pub(super) fn choices(
     listed: &HashMap<Cow<'_, str>, Json<'_>>,
     argument: &str,

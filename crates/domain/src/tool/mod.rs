@@ -1,5 +1,5 @@
 //! Prompts as tools, for hosts and models without prompt support: the names, definitions, search
-//! and results of the tools that stand for prompts (MCP 2025-11-25, tools).
+//! and results of the tools that represent prompts (MCP 2025-11-25, tools).
 
 pub mod name;
 pub mod definition;
@@ -18,5 +18,5 @@ pub const FIND_SKILL: &str = "find_skill";
 /// The tool that reads a file of a skill.
 pub const READ_SKILL: &str = "read_skill";
 
-/// The tools that stand for no prompt.
+/// The names of tools that represent no single prompt.
 pub(crate) const RESERVED: [&str; 4] = [FIND_PROMPT, USE_PROMPT, FIND_SKILL, READ_SKILL];

@@ -1,4 +1,4 @@
-//! Names of the tools that each stand for one prompt. Hosts accept letters, digits, `_` and `-`, at
+//! Names of the tools that represent one prompt each. Hosts accept letters, digits, `_` and `-`, at
 //! most 64 of them; public names of prompts may be longer and have other characters.
 
 use std::borrow::Cow;
@@ -15,11 +15,10 @@ const DIGEST_LENGTH: usize = 8;
 /// Characters of a derived name before its digest, without the hyphen between them.
 const READABLE: usize = MAX_LENGTH - 2 * DIGEST_LENGTH - 1;
 
-/// Returns the name of the tool for a prompt: its public name where hosts accept it, else a derived
+/// Returns the name of the tool for a prompt: its public name if hosts accept it, else a derived
 /// name of a readable part, a hyphen and 16 hexadecimal digits of `digest`, which must be a
-/// cryptographic hash. A public name that has the form of a derived name, or is one of
-/// [`RESERVED`], is never used itself, so that two tools share a name only if their digests
-/// collide.
+/// cryptographic hash. A public name that has the form of a derived name, or is in [`RESERVED`], is
+/// never used directly, so that two tools share a name only if their digests collide.
 pub fn tool_name(public_name: &str, digest: impl FnOnce(&str) -> [u8; 32]) -> Cow<'_, str> {
     let is_reserved = RESERVED.contains(&public_name);
     if is_acceptable(public_name) && !is_derived(public_name) && !is_reserved {
@@ -36,8 +35,7 @@ pub fn tool_name(public_name: &str, digest: impl FnOnce(&str) -> [u8; 32]) -> Co
     Cow::Owned(name)
 }
 
-/// Whether a tool's name has the form of a derived name, so that it is not the public name of its
-/// prompt.
+/// Whether a tool's name has the form of a derived name, and therefore is not a public name.
 pub fn is_derived(name: &str) -> bool {
     let digest = name.len().checked_sub(2 * DIGEST_LENGTH).and_then(|at| name.split_at_checked(at));
     digest.is_some_and(|(readable, digest)| {

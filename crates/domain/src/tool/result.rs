@@ -1,4 +1,4 @@
-//! Results of tools that stand for prompts (MCP 2025-11-25, tools, tool result).
+//! Results of tools that represent prompts (MCP 2025-11-25, tools, tool result).
 
 use super::definition::{choices, listed_choices, shortened};
 use crate::json::object::{ObjectWriter, write_object};
@@ -8,9 +8,9 @@ use crate::skill::{SCHEME, SKILL_FILE};
 use crate::translate;
 
 /// Appends the array `content` for the messages of a checked `prompts/get` result: the content of
-/// each message unchanged, but for content types that `revision` does not define, and a text block
-/// such as `[user]` before each message whose role differs from the one before. `name` is the
-/// prompt's public name.
+/// each message, unchanged except for content types that `revision` does not define, and a text
+/// block such as `[user]` before each message whose role differs from the message before. `name` is
+/// the prompt's public name.
 pub fn write_content<'a>(
     messages: impl Iterator<Item = Json<'a>>,
     name: &str,
@@ -50,8 +50,8 @@ pub fn write_text_block(text: &str, out: &mut String) {
     });
 }
 
-/// Appends one prompt as `find_prompt` returns it: the members that a model needs to choose a
-/// prompt and to fill its arguments in.
+/// Appends one prompt as a result of `find_prompt`: the members that a model needs to choose a
+/// prompt and to fill in its arguments.
 pub fn write_found(prompt: Json<'_>, out: &mut String) {
     let copied = ["name", "title", "arguments"];
     write_object(out, |found| {
@@ -75,7 +75,7 @@ pub fn write_found(prompt: Json<'_>, out: &mut String) {
     });
 }
 
-/// Appends one skill as `find_skill` returns it, by its front matter and the URI of its `SKILL.md`.
+/// Appends one skill as a result of `find_skill`: its front matter and its `SKILL.md` URI.
 pub fn write_found_skill(uri: &str, front_matter: Json<'_>, out: &mut String) {
     let folder = uri.strip_suffix(SKILL_FILE).unwrap_or(uri).trim_end_matches('/');
     let description = front_matter.get("description").and_then(Json::as_str);

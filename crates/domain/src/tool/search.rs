@@ -10,12 +10,12 @@ pub struct SearchQuery {
     words: Vec<String>,
 }
 
-/// How well a prompt matches a query; greater is better. Zero for a query without words, which
-/// every prompt matches.
+/// The rank of a prompt for a query; greater is better. Zero for a query without words, which every
+/// prompt matches.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 pub struct Score(pub u32);
 
-/// The most words of a query that count: the rest of a long text adds nothing to the search.
+/// The limit of words of a query: the rest of a long text adds nothing to the search.
 const MAX_WORDS: usize = 16;
 
 /// Shortest word that also matches inside other words, in characters.
@@ -27,7 +27,7 @@ impl SearchQuery {
         Self { words: words.take(MAX_WORDS).map(str::to_lowercase).collect() }
     }
 
-    /// Returns the score of a listed prompt; `None` if it has none of the words.
+    /// Returns the score of a listed prompt; `None` if it contains none of the words.
     pub fn score(&self, prompt: Json<'_>) -> Option<Score> {
         if self.words.is_empty() {
             return Some(Score::default());
@@ -61,8 +61,8 @@ impl SearchQuery {
     }
 
     /// Ranks prompts that come in the order of their names: the best first, equally good ones in
-    /// the order of their names. Returns the `size` that follow the place `after`, and whether
-    /// there are more.
+    /// the order of their names. Returns the `size` prompts after the place `after`, and whether
+    /// more follow.
     pub fn page<'a>(
         &self,
         prompts: impl Iterator<Item = (&'a str, Json<'a>)>,

@@ -1,5 +1,5 @@
-//! Unsafe URIs: those in prompts that can run code in a client that opens them, and those that
-//! servers resolve to others.
+//! Unsafe URIs: URIs in prompts that can run code in a client, and URIs that servers resolve to
+//! other URIs.
 
 pub mod normal_form;
 
@@ -25,9 +25,9 @@ pub fn is_scheme(text: &str) -> bool {
         && letters.all(|c| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.'))
 }
 
-/// Returns whether the text has the form `scheme:rest`, without a character that no URI has (RFC
-/// 3986, section 2) among those of ASCII. Others are those of an IRI (RFC 3987). The path of a file
-/// on a drive, such as `C:/x`, is no URI.
+/// Returns whether the text has the form `scheme:rest`, without ASCII characters that a URI cannot
+/// contain (RFC 3986, section 2). Characters beyond ASCII are allowed, as in an IRI (RFC 3987). The
+/// path of a file on a drive, such as `C:/x`, is not a URI.
 pub fn is_valid(text: &str) -> bool {
     let Some((scheme, rest)) = text.split_once(':') else {
         return false;
@@ -43,12 +43,12 @@ pub fn is_valid(text: &str) -> bool {
         && !rest.contains(char::is_control)
 }
 
-/// Whether a server may resolve a URI to a different one, which access rules did not see: by a
-/// segment `.` or `..` of its path (RFC 3986, section 5.2.4), also an encoded one, or by the
-/// controls and outer spaces that parsers drop (WHATWG URL, section 4.4).
+/// Whether a server may resolve a URI to a different URI, which access rules did not see: because
+/// of a segment `.` or `..` of its path (RFC 3986, section 5.2.4), also if encoded, or of controls
+/// and outer spaces, which parsers drop (WHATWG URL, section 4.4).
 pub fn is_resolved(text: &str) -> bool {
     let path = text.split(['?', '#']).next().unwrap_or_default();
-    // Broken encodings are kept, as parsers keep them.
+    // Broken encodings are kept, as in parsers.
     let (decoded, _) = percent::decoded_bytes(path);
     let mut parts = decoded.split(|byte| matches!(byte, b'/' | b'\\'));
     parts.any(|part| matches!(part, b"." | b".."))
@@ -57,7 +57,7 @@ pub fn is_resolved(text: &str) -> bool {
         || text.contains(char::is_control)
 }
 
-/// Whether a byte of ASCII occurs in no URI.
+/// Whether no URI contains an ASCII byte.
 fn is_foreign(byte: u8) -> bool {
     byte <= b' '
         || matches!(byte, b'"' | b'<' | b'>' | b'\\' | b'^' | b'`' | b'{' | b'|' | b'}' | 0x7f)
@@ -77,10 +77,10 @@ fn drive(path: &str) -> Option<(&str, &str)> {
 }
 
 /// Returns the valid URI that a text means: a URI with characters that must be percent-encoded, or
-/// the absolute path of a file (RFC 8089). `None` where the text is neither, as a relative path.
+/// the absolute path of a file (RFC 8089). `None` for other texts, such as a relative path.
 pub fn repaired(text: &str) -> Option<String> {
-    // URL parsers ignore them (WHATWG URL, section 4.4), and must not read another URI than
-    // `is_unsafe`.
+    // URL parsers ignore these characters (WHATWG URL, section 4.4), and must not read another URI
+    // than `is_unsafe`.
     let text: String = text.chars().filter(|c| !matches!(c, '\t' | '\n' | '\r')).collect();
     let text = text.trim();
     let path = |path: &str| percent::encoded_path(&path.replace('\\', "/"));
@@ -96,7 +96,7 @@ pub fn repaired(text: &str) -> Option<String> {
     is_valid(&uri).then_some(uri)
 }
 
-/// Returns a URI in which what no URI has is percent-encoded, but for hidden characters, which
+/// Returns a URI with its invalid characters percent-encoded, except hidden characters, which
 /// `content` treats. In the URI of a file, backslashes separate segments.
 fn escaped(uri: &str) -> String {
     let is_file = uri.get(..5).is_some_and(|scheme| scheme.eq_ignore_ascii_case("file:"));
@@ -137,13 +137,13 @@ pub fn is_unsafe(uri: &str) -> bool {
 }
 
 /// Reports the indices of elements with an unsafe URI as JSON (`[0,2]`), at most [`MAX_PLACES`];
-/// `None` if there are none.
+/// `None` without indices.
 pub fn report(messages: &[usize]) -> Option<String> {
     let places: Vec<_> = messages.iter().take(MAX_PLACES).map(usize::to_string).collect();
     (!places.is_empty()).then(|| format!("[{}]", places.join(",")))
 }
 
-/// Returns the result without the elements of its list `name` at these indices, which are in order.
+/// Returns the result without the elements of its list `name` at these sorted indices.
 pub fn without(result: Json<'_>, name: &str, omitted: &[usize]) -> Document {
     let mut out = String::with_capacity(result.text().len());
     write_object(&mut out, |out| {

@@ -1,27 +1,27 @@
-//! The normal form of URIs of resources, in which access rules, limits and records see them: the
-//! spellings that servers read as one resource have one form (RFC 3986, section 6.2; RFC 8089).
+//! The normal form of resource URIs, for access rules, limits and records: the spellings that
+//! servers read as one resource have one normal form (RFC 3986, section 6.2; RFC 8089).
 //!
-//! The form is for comparisons only. A server gets the URI as the client has sent it, because many
-//! compare texts, and have uppercase letters in the place of the host.
+//! The form is for comparisons only. A server gets the client's spelling, because many servers
+//! compare texts, and may use uppercase letters in the host.
 
 use super::{is_encoded, is_scheme};
 use crate::percent;
 
 /// The reserved characters of a path that mean the same plain and percent-encoded, as unreserved
-/// characters do: servers compare paths decoded. A star stays encoded, since it has another meaning
+/// characters do: servers compare decoded paths. A star stays encoded, since it has another meaning
 /// in patterns.
 const PATH: &[u8] = b"!$&'()+,;=:@/";
 
-/// The characters of a query and a fragment that mean something else when they are encoded.
+/// The characters of a query and a fragment whose meaning depends on their encoding.
 const TAIL: &[u8] = b"!$&'()+,;=:@/?#[]";
 
 /// The characters of a host, and the colon before its port.
 const HOST: &[u8] = b"!$&'()+,;=:[]";
 
 /// Returns the normal form of a URI: scheme and host in lowercase, without `localhost` of a file
-/// and a default port, and each character in one spelling. It is its own normal form. `None` if
+/// and a default port, and each character in one spelling. The function is idempotent. `None` if
 /// servers could read the URI differently:
-/// - control characters, outer spaces, backslashes, broken encodings, bytes that are no UTF-8;
+/// - control characters, outer spaces, backslashes, broken encodings, bytes that are not UTF-8;
 /// - in the path, segments `.` and `..`, empty segments, slashes that are encoded, and characters
 ///   that are encoded twice;
 /// - user information, a dot at the end of the host, a file of another host, or with a query.
@@ -35,28 +35,28 @@ pub fn normal(uri: &str) -> Option<String> {
 #[derive(Clone, Copy, Eq, PartialEq)]
 enum Stars {
     Literal,
-    /// It stands for any text.
+    /// The star stands for any text.
     Pattern,
 }
 
-/// How a rule spells the URI of a resource, or a pattern of URIs.
+/// The spelling of a resource URI, or of a pattern of URIs, in a rule.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Spelling {
-    /// In normal form, or no URI.
+    /// In normal form, or not a URI.
     Normal,
-    /// In another form than this normal one.
+    /// In a form other than this normal form.
     Other(String),
-    /// As no URI that rules decide on: see [`normal`].
+    /// A URI without a normal form, which no rule matches: see [`normal`].
     Ambiguous,
 }
 
 impl Spelling {
-    /// The spelling of a URI in a rule.
+    /// Returns the spelling of a URI in a rule.
     pub fn of_name(name: &str) -> Self {
         Self::of(name, Stars::Literal)
     }
 
-    /// The spelling of a pattern in a rule, where `*` stands for any text.
+    /// Returns the spelling of a pattern in a rule, where `*` stands for any text.
     pub fn of_pattern(pattern: &str) -> Self {
         Self::of(pattern, Stars::Pattern)
     }
@@ -80,7 +80,7 @@ fn form(text: &str, stars: Stars) -> Option<String> {
         return None;
     }
     let Some((scheme, rest)) = text.split_once(':').filter(|(scheme, _)| is_scheme(scheme)) else {
-        // No URI, but a name that some servers have in its place.
+        // Not a URI, but a name that some servers use instead.
         return path(text, stars).filter(|_| !text.contains('%')).map(|_| text.to_owned());
     };
     let scheme = scheme.to_ascii_lowercase();
@@ -107,11 +107,11 @@ fn form(text: &str, stars: Stars) -> Option<String> {
     Some([&scheme, ":", slashes, &host.unwrap_or_default(), &path, &tail].concat())
 }
 
-/// The normal form of a host with its port.
+/// Returns the normal form of a host with its port.
 fn authority(scheme: &str, text: &str, stars: Stars) -> Option<String> {
     let decoded = percent::decoded(text)?;
     let is_foreign = |c: char| c.is_control() || " /\\?#@%".contains(c);
-    // No host has a star; in a pattern an encoded one would be read as any text.
+    // A host contains no star; in a pattern a decoded star would match any text.
     let stands_for_text = if stars == Stars::Pattern { text.matches('*').count() } else { 0 };
     if decoded.contains(is_foreign) || decoded.matches('*').count() != stands_for_text {
         return None;
@@ -149,7 +149,7 @@ fn default_port(scheme: &str) -> Option<u16> {
 
 fn path(text: &str, stars: Stars) -> Option<String> {
     let decoded = percent::decoded(text)?;
-    // Some servers drop what a semicolon begins.
+    // Some servers drop the text from a semicolon on.
     let is_dots = |part: &str| matches!(part.split(';').next(), Some("." | ".."));
     let is_ambiguous = decoded.matches('/').count() != text.matches('/').count()
         || decoded.contains(|c: char| c.is_control() || c == '\\')
@@ -159,7 +159,7 @@ fn path(text: &str, stars: Stars) -> Option<String> {
     if is_ambiguous { None } else { percent::respelled(text, PATH, &kept(b"", stars)) }
 }
 
-/// The characters that stay as they came.
+/// Returns the characters that stay unchanged.
 fn kept(own: &[u8], stars: Stars) -> Vec<u8> {
     let star: &[u8] = if stars == Stars::Pattern { b"*" } else { b"" };
     [own, star].concat()

@@ -1,5 +1,5 @@
-//! Calls of git: with our configuration alone, within bounds, at addresses that are allowed, and
-//! with passwords that only git gets.
+//! Calls of git: only with our configuration, within bounds, at allowed addresses, and with
+//! passwords that only git receives.
 
 use std::ffi::OsString;
 use std::net::IpAddr;
@@ -13,15 +13,15 @@ use domain::fault::UpstreamFaultKind as Kind;
 use domain::percent;
 use net::proxy::ProxyRoutes;
 
-/// The variable of the trusted certificates, before which git's own configuration counts for
-/// nothing.
+/// The variable of the trusted certificates, which overrides `http.sslCAInfo` of git's
+/// configuration.
 const CA_FILE: &str = "GIT_SSL_CAINFO";
 
-/// Variables that git inherits: how to reach an agent of ssh, and certificates.
+/// Variables that git inherits: for the ssh agent, certificates and temporary files.
 const INHERITED: [&str; 6] =
     ["SSH_AUTH_SOCK", "SSL_CERT_FILE", "SSL_CERT_DIR", CA_FILE, "TMPDIR", "SYSTEMROOT"];
 
-/// No configuration of the user or the system, no question, and nothing that a repository replaces.
+/// Ignores the configuration of user and system, asks no questions, ignores replace refs.
 pub const SET: [(&str, &str); 9] = [
     ("GIT_CONFIG_NOSYSTEM", "1"),
     ("GIT_CONFIG_GLOBAL", "/dev/null"),
@@ -34,13 +34,13 @@ pub const SET: [(&str, &str); 9] = [
     ("LC_ALL", "C"),
 ];
 
-/// The configuration of all calls. Signatures are those of ssh: the other programs do not exist, so
-/// that the keys of the gateway's user prove nothing.
+/// The configuration of all calls. Signatures are ssh signatures: the other programs do not exist,
+/// so that the keys of the gateway's user prove nothing.
 const CONFIGURED: [(&str, &str); 16] = [
     ("core.hooksPath", "/dev/null"),
     ("core.attributesFile", "/dev/null"),
     ("core.fsmonitor", "false"),
-    // Less than the bound of the address space, whatever is in a pack.
+    // The caches stay below the bound of the address space for any pack.
     ("core.deltaBaseCacheLimit", "32m"),
     ("core.packedGitLimit", "64m"),
     ("core.packedGitWindowSize", "16m"),
@@ -61,7 +61,7 @@ const CONFIGURED: [(&str, &str); 16] = [
 const WITH_PASSWORDS: &str = r#"exec 3<&0; IFS= read -r proxy <&3
 printf 'password=%s\n' "$proxy" | { exec 4<&0 </dev/null; exec "$@"; }"#;
 
-/// The credential helpers that read them (gitcredentials(7)).
+/// The credential helpers that read the passwords (gitcredentials(7)).
 const SERVER_HELPER: &str = r#"!f() { test "$1" = get && cat <&3; }; f"#;
 const PROXY_HELPER: &str = r#"!f() { test "$1" = get && cat <&4; }; f"#;
 
@@ -69,7 +69,7 @@ const PROXY_HELPER: &str = r#"!f() { test "$1" = get && cat <&4; }; f"#;
 type Setting = (String, String);
 
 impl GitSource {
-    /// A call of git on the bare repository.
+    /// Returns a call of git on the bare repository.
     pub(super) fn call<'a>(
         &self,
         arguments: impl IntoIterator<Item = &'a str>,
@@ -86,7 +86,7 @@ impl GitSource {
         }
     }
 
-    /// A call of git that asks the remote.
+    /// Returns a call of git that contacts the remote.
     pub(super) async fn remote_call<'a>(
         &self,
         arguments: impl IntoIterator<Item = &'a str>,
@@ -124,7 +124,7 @@ impl GitSource {
         Ok(call)
     }
 
-    /// Returns the proxy that leads to the server, as for other upstreams.
+    /// Returns the proxy for the server, as for other upstreams.
     fn proxy(&self) -> Option<&Secret> {
         let proxies = self.git.proxies.as_ref()?;
         let url = self.git.url.parse().ok().filter(|_| self.git.protocol().starts_with("http"))?;
@@ -138,7 +138,7 @@ impl GitSource {
         let is_ssh = self.git.protocol() == "ssh";
         let found = match platform().network.resolve(host.trim_matches(['[', ']']), port).await {
             Ok(found) => found,
-            // The configuration of ssh may have a host of this name.
+            // The ssh configuration may define a host of this name.
             Err(_) if is_ssh => return Ok(None),
             Err(error) => return Err(Kind::Unavailable(format!("{host} is not found: {error}"))),
         };
@@ -152,7 +152,7 @@ impl GitSource {
             });
         }
         let pinned = format!("{host}:{port}:{}", pinned.join(","));
-        // An IPv6 address in a URL is no name.
+        // An IPv6 address in a URL is not a name.
         let is_pinned = !is_ssh && !host.starts_with('[');
         Ok(is_pinned.then(|| ("http.curloptResolve".to_owned(), pinned)))
     }
@@ -187,12 +187,12 @@ impl GitSource {
     }
 }
 
-/// git runs in the state folder.
+/// Returns an absolute path, since git runs in the state folder.
 fn absolute(path: &Path) -> OsString {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).into()
 }
 
-/// Splits the password off the URL of a proxy.
+/// Splits the URL of a proxy into the URL without password, and the password.
 fn split_password(url: &str) -> (String, Option<String>) {
     let split = || {
         let (scheme, rest) = url.split_once("://")?;
@@ -203,7 +203,7 @@ fn split_password(url: &str) -> (String, Option<String>) {
     split().unwrap_or_else(|| (url.to_owned(), None))
 }
 
-/// The setting that gives a password to the server of this URL alone.
+/// Returns the setting that gives a password only to the server of this URL.
 fn helper(url: &str, helper: &str) -> Option<Setting> {
     let (scheme, rest) = url.split_once("://")?;
     let host = rest.split('/').next()?.rsplit('@').next()?;

@@ -1,6 +1,6 @@
-//! The commit that is served, on the disk: its files in a folder of their own, which never changes,
-//! and a record that names it. A new commit is served from the moment at which the record is
-//! replaced; after a crash the files are those of the record, or are not served.
+//! The served commit on the disk: its files in an immutable folder, and a record that names the
+//! commit. A new commit is served from the moment at which the record is replaced; after a crash
+//! the files match the record, or are not served.
 
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
@@ -16,12 +16,12 @@ use config::durable_file;
 /// The record of the commit that is served.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub(super) struct Kept {
-    /// Digest of the configuration that it was fetched with: another one serves another commit.
+    /// Digest of the configuration with which the commit was fetched.
     pub source: String,
     /// The object that the reference named: the commit, or an annotated tag of it.
     pub object: String,
     pub commit: String,
-    /// Of the files, as they are on the disk.
+    /// The digest of the files on the disk.
     pub digest: String,
     /// The files that are left out, each with the reason.
     pub left_out: Vec<String>,
@@ -30,11 +30,11 @@ pub(super) struct Kept {
 const RECORD: &str = "served.json";
 const TREES: &str = "trees";
 
-/// Begins the name of a folder that is not whole yet.
+/// The prefix of the names of incomplete folders.
 const UNFINISHED: &str = ".unfinished-";
 
 impl Kept {
-    /// Reads the record of a state folder. `None` if there is none for this configuration.
+    /// Reads the record of a state folder. `None` without a record for this configuration.
     pub(super) fn read(state: &Path, source: &str) -> Option<Self> {
         let text = disk::read_to_string(&state.join(RECORD)).ok()?;
         let kept: Self = serde_json::from_str(&text).ok()?;
@@ -42,12 +42,12 @@ impl Kept {
         (is_named && disk::is_folder(&kept.folder(state))).then_some(kept)
     }
 
-    /// Whether the files are those that were written: a crash may have cut them.
+    /// Whether the files match their digest: a crash may have truncated them.
     pub(super) fn is_whole(&self, state: &Path) -> bool {
         digest(&self.folder(state)).is_ok_and(|digest| digest == self.digest)
     }
 
-    /// The folder of the files.
+    /// Returns the folder of the files.
     pub(super) fn folder(&self, state: &Path) -> PathBuf {
         state.join(TREES).join(self.name())
     }
@@ -57,8 +57,8 @@ impl Kept {
         format!("{}-{}", self.commit, source.get(..8).unwrap_or_default())
     }
 
-    /// Writes the files of a commit, and serves them from now on in place of `before`. Of the
-    /// commits before, only the last is kept, which may still be read.
+    /// Writes the files of a commit, and serves them from now on instead of `before`. Of the
+    /// earlier commits, only the last is kept, since it may still be read.
     pub(super) fn serve(
         mut self,
         state: &Path,
@@ -93,7 +93,7 @@ impl Kept {
     }
 }
 
-/// Forgets the commit that was served, whose files are not whole: it is taken anew.
+/// Removes the record of an incomplete commit, so that the commit is fetched again.
 pub(super) fn forget(state: &Path) {
     let _ = disk::remove_file(&state.join(RECORD));
 }

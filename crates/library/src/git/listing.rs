@@ -1,10 +1,9 @@
-//! The output of git about a remote and a commit, as values: nothing that a repository names is
-//! trusted to be a path.
+//! Parses the output of git about a remote and a commit: no name in a repository is trusted to be a
+//! path.
 
 use std::path::PathBuf;
 
-/// The reference of a remote that is served, and the object that it names: a commit, or an
-/// annotated tag.
+/// The served reference of a remote, and the object that it names: a commit, or an annotated tag.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Tip {
     /// The full name, or `HEAD`.
@@ -12,8 +11,8 @@ pub(super) struct Tip {
     pub object: String,
 }
 
-/// Returns the names that a configured reference may have at the remote. A branch comes before a
-/// tag of its name, so that a tag cannot take its place.
+/// Returns the possible names of a configured reference at the remote. A branch comes before a tag
+/// of the same name, so that a tag cannot replace it.
 pub(super) fn candidates(reference: Option<&str>) -> Vec<String> {
     match reference {
         None => vec!["HEAD".to_owned()],
@@ -23,8 +22,8 @@ pub(super) fn candidates(reference: Option<&str>) -> Vec<String> {
 }
 
 impl Tip {
-    /// Finds the first of the names in the output of `git ls-remote`. git looks for their ends
-    /// only, so others may be there, too.
+    /// Finds the first of the names in the output of `git ls-remote`. git matches only the ends of
+    /// names, so the output may have other references, too.
     pub(super) fn find(output: &str, names: &[String]) -> Option<Self> {
         names.iter().find_map(|name| {
             let mut lines = output.lines().filter_map(|line| line.split_once('\t'));
@@ -34,7 +33,7 @@ impl Tip {
     }
 }
 
-/// Whether this is the id of an object: SHA-1 or SHA-256 in hexadecimal digits.
+/// Whether a text is the id of an object: SHA-1 or SHA-256 in hexadecimal digits.
 pub fn is_object(text: &str) -> bool {
     matches!(text.len(), 40 | 64) && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
@@ -43,17 +42,17 @@ pub fn is_object(text: &str) -> bool {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct TreeFile {
     pub object: String,
-    /// In bytes.
+    /// The size in bytes.
     pub size: usize,
-    /// Below the folder of the library, without a part that begins with a dot.
+    /// The path below the folder of the library, without a component that begins with a dot.
     pub path: PathBuf,
 }
 
-/// The files of a commit that are served, and those that are left out.
+/// The files of a commit, and the reasons for files that are left out.
 #[derive(Debug, Default, Eq, PartialEq)]
 pub(super) struct TreeFiles {
     pub files: Vec<TreeFile>,
-    /// The name and the reason for each that may have been meant as a prompt.
+    /// The name of each file that may have been meant as a prompt, with the reason.
     pub left_out: Vec<String>,
 }
 
@@ -64,8 +63,8 @@ pub(super) const MAX_FILES: usize = 20_000;
 const MAX_REASONS: usize = 50;
 
 impl TreeFiles {
-    /// Reads the output of `git ls-tree -r -t -l -z`. Links and submodules are left out, as are
-    /// files of more than `max_file` bytes; dot-files are, without a reason, as in any library.
+    /// Reads the output of `git ls-tree -r -t -l -z`. Links, submodules and files of more than
+    /// `max_file` bytes are left out with a reason; dot-files without a reason, as in any library.
     pub(super) fn read(output: &[u8], max_file: usize, max_all: usize) -> Result<Self, String> {
         let (mut read, mut all) = (Self::default(), 0_usize);
         for entry in output.split(|byte| *byte == 0).filter(|entry| !entry.is_empty()) {
@@ -128,7 +127,7 @@ fn tree_file(entry: &[u8], max_file: usize) -> Entry {
                 _ => shown("larger than max_message"),
             }
         }
-        // A folder: its files have entries of their own.
+        // A folder: its files are separate entries.
         ["040000", "tree", ..] => Entry::Hidden,
         ["120000", ..] => shown("a symbolic link, which is not followed in a repository"),
         ["160000", ..] => shown("a submodule, which is not read"),
@@ -137,7 +136,7 @@ fn tree_file(entry: &[u8], max_file: usize) -> Entry {
 }
 
 /// Splits the output of `git cat-file --batch` into the contents of the files, in their order.
-/// `None` if it is not as the files say.
+/// `None` if the output does not match `files`.
 pub fn contents<'a>(mut output: &'a [u8], files: &[TreeFile]) -> Option<Vec<&'a [u8]>> {
     let mut contents = Vec::with_capacity(files.len());
     for TreeFile { object, size, .. } in files {

@@ -35,14 +35,14 @@ pub struct GitSource {
     max_file: usize,
     /// `max_walk`: bytes of all files.
     max_all: usize,
-    /// Digest of all of these.
+    /// Digest of the settings that determine the served files.
     source: String,
     audit: Audit,
-    /// Whether a commit was asked for since the start.
+    /// Whether a commit was requested since the start.
     is_started: AtomicBool,
-    /// The commit that was recorded last as served.
+    /// The commit that was last recorded as served.
     last_served: Mutex<Option<String>>,
-    /// The object that was recorded last as refused.
+    /// The object that was last recorded as refused.
     last_refused: Mutex<Option<String>>,
 }
 
@@ -63,13 +63,13 @@ const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 /// The reference of the fetched object in the bare repository.
 const FETCHED: &str = "refs/promptgate/fetched";
 
-/// Bytes that the objects of a repository may take: more than a library has, and less than a disk.
+/// The limit of a repository's objects, in bytes: more than a library needs, and less than a disk.
 const MAX_OBJECTS: u64 = 256 << 20;
 
-/// Fetched packs after which the repository is made anew: old commits are of no use.
+/// The number of fetched packs after which the repository is recreated: old commits are useless.
 const MAX_PACKS: usize = 60;
 
-/// Time between two looks at the size of what is being fetched.
+/// Time between two checks of the size of a running fetch.
 const SIZE_POLL: Duration = Duration::from_millis(200);
 
 /// Longest output of git about a remote or a signature, in bytes.
@@ -97,8 +97,8 @@ impl GitSource {
         }
     }
 
-    /// Returns the commit that was served before the start, but for the first time only. `None` if
-    /// there was none, or its files are not whole.
+    /// Returns the commit that was served before the start, on the first call only. `None` without
+    /// such a commit, or if its files are incomplete.
     pub async fn served_before(&self) -> Option<GitTree> {
         if self.is_started.swap(true, Ordering::Relaxed) {
             return None;
@@ -114,18 +114,18 @@ impl GitSource {
         blocking(checking).await.ok().flatten().map(|kept| self.served_now(kept))
     }
 
-    /// Returns the commit that was served last, without a look at the remote. `None` if there is
-    /// none.
+    /// Returns the commit that was served last, without asking the remote. `None` without such a
+    /// commit.
     pub async fn served(&self) -> Option<GitTree> {
         self.kept().await.map(|kept| self.tree(kept))
     }
 
-    /// Returns the newest commit, which is fetched if it is not there yet. Dropped before the end,
-    /// it changes nothing.
+    /// Returns the newest commit, and fetches it if needed. Dropping the future before its end
+    /// changes nothing.
     ///
     /// # Errors
     /// [`Kind::Unavailable`] when the remote cannot be reached, or git or the state folder not be
-    /// used; [`Kind::NotServed`] when the commit is refused. The commit before is as it was.
+    /// used; [`Kind::NotServed`] when the commit is refused. The earlier commit stays served.
     pub async fn refresh(&self) -> Result<GitTree, Kind> {
         let lock = Arc::new(self.lock().await?);
         let before = self.kept().await;
@@ -146,14 +146,14 @@ impl GitSource {
         self.take(&tip, before, lock).await
     }
 
-    /// Removes the bare repository, in which something may be wrong: the next attempt makes it
-    /// anew. A commit that is refused stays fetched.
+    /// Removes the bare repository, which may be damaged: the next attempt recreates it. A refused
+    /// commit stays fetched.
     async fn discard(&self) {
         let repository = self.repository();
         let _ = blocking(move || disk::remove_dir_all(&repository)).await;
     }
 
-    /// Records a commit that was not served before, whichever process has fetched it.
+    /// Records a commit that was not served before, even if another process has fetched it.
     fn served_now(&self, kept: Kept) -> GitTree {
         if is_news(&self.last_served, &kept.commit) {
             info!(upstream = %self.upstream, commit = kept.commit, "a new commit is served");
@@ -194,8 +194,8 @@ impl GitSource {
         Kind::Unavailable(format!("the directory {state} cannot be used: {error}; see `state`"))
     }
 
-    /// Makes the bare repository if there is none, or if it has too many packs, and writes the
-    /// files that git reads.
+    /// Creates the bare repository if it is missing or has too many packs, and writes the files
+    /// that git reads.
     async fn prepare(&self) -> Result<(), Kind> {
         let (repository, git) = (self.repository(), self.git.clone());
         let preparing = move || {
@@ -207,7 +207,7 @@ impl GitSource {
             for (name, text) in files.iter().filter_map(|(name, text)| Some((name, text.as_ref()?)))
             {
                 let path = git.state.join(name);
-                // A poll costs no sync of what has not changed.
+                // Unchanged files are not rewritten, so that a poll costs no sync.
                 if disk::read_to_string(&path).is_ok_and(|before| *before == **text) {
                     continue;
                 }
@@ -235,7 +235,7 @@ impl GitSource {
         })
     }
 
-    /// Fetches what the reference names, and serves it if it may be.
+    /// Fetches the commit of the reference, and serves it if it is accepted.
     async fn take(&self, tip: &Tip, before: Option<Kept>, lock: &Arc<File>) -> Result<Kept, Kind> {
         self.fetch(tip).await?;
         let peeled = format!("{FETCHED}^{{commit}}");
@@ -269,7 +269,7 @@ impl GitSource {
         served.map_err(|error| self.unwritable(&error))
     }
 
-    /// Fetches the last commit of the reference, as long as it is not too large.
+    /// Fetches the last commit of the reference, unless it is too large.
     async fn fetch(&self, tip: &Tip) -> Result<(), Kind> {
         let wanted = format!("+{}:{FETCHED}", tip.name);
         let fetching = [
@@ -296,8 +296,8 @@ impl GitSource {
     }
 
     /// Checks the signature of an annotated tag, or else of the commit, if keys are trusted. A tag
-    /// must have its whole name in it: a remote could offer another one, such as an older one,
-    /// under its name, or as a branch.
+    /// object must contain its own full name: a remote could offer another tag, such as an older
+    /// one, under that name, or as a branch.
     async fn verify(&self, tip: &Tip, object: &str, commit: &str) -> Result<(), Kind> {
         if self.git.trusted_keys.is_none() {
             return Ok(());
@@ -346,7 +346,7 @@ impl GitSource {
         if finding.run().await.is_err() {
             return Err(Kind::NotServed(format!("the commit has no folder {path:?}")));
         }
-        // With the folders, so that those without files count.
+        // Folders are listed, too, so that empty folders count.
         let listing = ["ls-tree", "-r", "-t", "-l", "-z", &tree];
         let listed = self.read(self.call(listing, Vec::new(), MAX_LISTING)).await;
         let listed = listed.map_err(|error| match error {
@@ -359,7 +359,7 @@ impl GitSource {
         TreeFiles::read(&listed, self.max_file, self.max_all).map_err(Kind::NotServed)
     }
 
-    /// Runs git on what was fetched, or fetches it. Where git fails, the repository is discarded.
+    /// Runs git on the repository, and discards the repository if git fails.
     async fn read(&self, call: GitCall<'_>) -> Result<Vec<u8>, GitError> {
         let read = call.run().await;
         if let Err(GitError::Failed(_)) = &read {
@@ -369,7 +369,7 @@ impl GitSource {
     }
 }
 
-/// Returns why this machine cannot fetch a repository, as far as that can be known without it.
+/// Returns why this machine cannot fetch any repository.
 pub fn missing_program() -> Option<String> {
     program::find(Path::new(".")).err().map(|error| error.to_string())
 }
@@ -391,13 +391,13 @@ async fn outgrown(folder: PathBuf) {
     }
 }
 
-/// Remembers an id. Returns whether it differs from the one before.
+/// Stores an id. Returns whether it differs from the id before.
 fn is_news(last: &Mutex<Option<String>>, id: &str) -> bool {
     let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
     last.replace(id.to_owned()).as_deref() != Some(id)
 }
 
-/// Says that the commit before is served for want of a newer one.
+/// Adds to an error that the earlier commit is still served.
 fn still_served(why: &str, kept: &Kept) -> String {
     format!("{why}; commit {} is still served", kept.commit.get(..12).unwrap_or_default())
 }

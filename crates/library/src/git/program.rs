@@ -1,5 +1,4 @@
-//! Runs the `git` program, and ends it with all that it has started when it is not waited for any
-//! more.
+//! Runs the `git` program, and ends it with all its child processes once the call is dropped.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -14,24 +13,24 @@ use base::platform::processes::{Child, Exit, Process, ProgramCommand, Signal};
 pub(crate) struct GitCall<'a> {
     /// The working directory.
     pub folder: &'a Path,
-    /// The script of a shell that runs git, whose command line is `"$@"`; `None`: no shell does.
+    /// The shell script that runs git, whose command line is `"$@"`; `None`: no shell.
     pub script: Option<String>,
     pub arguments: Vec<OsString>,
-    /// All environment variables beside `PATH`.
+    /// All environment variables in addition to `PATH`.
     pub environment: Vec<(OsString, OsString)>,
     pub input: Vec<u8>,
     /// Longest output, in bytes.
     pub max_output: usize,
 }
 
-/// Why a call of git has no output.
+/// The reason why a call of git has no output.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum GitError {
     #[error("the program `git` is not installed, or not on PATH: install git 2.34 or later")]
     Missing,
     #[error("git cannot be started: {0}")]
     NotStarted(String),
-    /// It has failed, and says why.
+    /// git has failed; the text is its error message.
     #[error("git: {0}")]
     Failed(String),
     #[error("git has put out more than {0} bytes")]
@@ -52,7 +51,7 @@ const MAX_ERRORS: usize = 16 << 10;
 const MAX_SHOWN: usize = 300;
 
 impl GitCall<'_> {
-    /// Runs git and returns its output. Dropped before the end, it kills the process group.
+    /// Runs git and returns its output. Dropping the future before its end kills the process group.
     pub(crate) async fn run(self) -> Result<Vec<u8>, GitError> {
         let git = find(self.folder)?;
         let (program, arguments) = match self.script {
@@ -73,7 +72,7 @@ impl GitCall<'_> {
         let Child { process, mut stdin, stdout, stderr } = started;
         let mut group = Group(process);
         let writing = async move {
-            // A program that does not read its input says why on standard error.
+            // A program that does not read its input states the reason on standard error.
             let _ = stdin.write_all(&self.input).await;
             let _ = stdin.shutdown().await;
             Ok(())
@@ -84,7 +83,7 @@ impl GitCall<'_> {
         group.0.exited().await;
         match group.0.exit() {
             Some(Exit::Code(0)) => Ok(output),
-            // As the shell says it.
+            // The exit codes of a signal, as the shell reports them.
             Some(Exit::Signal(_) | Exit::Code(129..=159)) if errors.is_empty() => {
                 Err(GitError::Failed(format!("it was ended, as after {PROCESSOR} s of processor")))
             }
@@ -93,7 +92,7 @@ impl GitCall<'_> {
     }
 }
 
-/// How a script runs git, where the system knows these bounds. A lower bound stays.
+/// Returns the script with bounds for git, if the system knows them. A lower bound stays.
 pub(super) fn bounded(script: &str) -> String {
     let bounds = if cfg!(target_os = "linux") {
         format!(
@@ -116,7 +115,7 @@ pub fn find(folder: &Path) -> Result<PathBuf, GitError> {
     found.map_err(|_| GitError::Missing)
 }
 
-/// The process group of a call, which ends with this: helpers of git may outlive it.
+/// The process group of a call, which ends when dropped: helpers of git may outlive git.
 struct Group(Box<dyn Process>);
 
 impl Drop for Group {
@@ -133,8 +132,8 @@ async fn read(stream: impl AsyncRead + Unpin, limit: usize) -> Result<Vec<u8>, G
     if is_read && bytes.len() <= limit { Ok(bytes) } else { Err(GitError::TooMuch(limit)) }
 }
 
-/// Reads a stream to its end, and keeps the last [`MAX_ERRORS`]: a program whose errors are not
-/// read fails.
+/// Reads a stream to its end, and keeps the last [`MAX_ERRORS`] bytes: a program whose error stream
+/// is not read may fail.
 async fn read_end(mut stream: impl AsyncRead + Unpin) -> Vec<u8> {
     let mut end = Vec::new();
     let mut chunk = [0; 4096];
@@ -145,12 +144,12 @@ async fn read_end(mut stream: impl AsyncRead + Unpin) -> Vec<u8> {
     end
 }
 
-/// Returns the line of an error output that says most: the last `fatal:`, or else the first line.
+/// Returns the most informative line of an error output: the last `fatal:`, or else the first line.
 fn cause(errors: &str) -> String {
     let lines = || errors.lines().map(str::trim).filter(|line| !line.is_empty());
     let fatal = lines().rfind(|line| line.starts_with("fatal:"));
     let said = fatal.or_else(|| lines().next()).unwrap_or("it has failed without a word");
-    // A remote server writes a part of it.
+    // A remote server writes a part of the text.
     said.chars().filter(|c| !c.is_control()).take(MAX_SHOWN).collect()
 }
 

@@ -16,7 +16,7 @@ pub(super) type NameId = i64;
 /// The id of no name.
 pub(super) const NO_NAME: NameId = 0;
 
-/// The id of all names that found no room.
+/// The id that stands for all names without room.
 pub(super) const OTHER_NAMES: NameId = 1;
 
 /// The values of the column `kind`.
@@ -34,19 +34,19 @@ const MINUTES: &str = "calls_by_minute";
 /// The step of calls without a latency.
 const NO_STEP: i64 = -1;
 
-/// Seconds that are kept by minute: a day and an hour, so that a day that is rounded is in it.
+/// Seconds that are kept by minute: a day, and an hour for rounding.
 const MINUTES_KEPT: u64 = DAY + HOUR;
 
-/// Rows by minute: some megabytes. Beyond them the oldest minutes are forgotten.
+/// The limit of rows by minute: some megabytes. Beyond it the oldest minutes are removed.
 const MAX_MINUTE_ROWS: i64 = 200_000;
 
-/// Names of one kind in an hour or a day; the least used are joined.
+/// The limit of names of one kind in an hour or a day; the least used are joined.
 const MAX_NAMES: i64 = 20_000;
 
-/// Pairs of a day that is over: the most used; the rest is joined.
+/// The limit of pairs of a day that is over: the most used are kept, the rest is joined.
 const MAX_PAIRS: i64 = 10_000;
 
-/// Pairs of the newest day, from which the most used are chosen.
+/// The limit of pairs of the newest day, from which the most used are chosen later.
 const MAX_NEWEST_PAIRS: i64 = 4 * MAX_PAIRS;
 
 /// Prompts, upstreams or callers of an hour or a day whose durations are kept: each takes a row for
@@ -133,7 +133,7 @@ impl Batch {
         self.calls.len() + self.pairs.len() + self.minutes.len() + self.durations.len() >= FULL
     }
 
-    /// Adds the batch to the tables, and bounds what they hold of its times.
+    /// Adds the batch to the tables, and joins or removes rows beyond the limits.
     pub(super) fn write(&self, db: &Connection) -> rusqlite::Result<()> {
         let newest_before = newest_day(db)?;
         let mut times = BTreeSet::new();
@@ -158,7 +158,7 @@ impl Batch {
         let days: BTreeSet<_> =
             self.pairs.keys().map(|(day, _)| *day).chain(newest_before).collect();
         for day in days {
-            // The most used pairs of a day are known once it is over.
+            // The most used pairs of a day are only known once the day is over.
             let limit = if newest == Some(day) { MAX_NEWEST_PAIRS } else { MAX_PAIRS };
             let (names, of) = ("caller, prompt, upstream, endpoint", format!("day = {day}"));
             let others = [int(day), OTHER_NAMES, OTHER_NAMES, OTHER_NAMES, OTHER_NAMES];
@@ -167,8 +167,8 @@ impl Batch {
         Ok(())
     }
 
-    /// Adds the calls by minute, and forgets minutes that are a day older than the newest, or find
-    /// no room.
+    /// Adds the calls by minute. Removes minutes that are a day older than the newest, or exceed
+    /// the limit of rows.
     fn write_minutes(&self, db: &Connection) -> rusqlite::Result<()> {
         let Some(((newest, ..), _)) = self.minutes.last_key_value() else {
             return Ok(());
@@ -244,7 +244,7 @@ fn newest_day(db: &Connection) -> rusqlite::Result<Option<u64>> {
 
 /// Adds sums to a row, whose first columns are `key`.
 fn add(db: &Connection, table: &str, key: &[i64], sum: &BatchSum) -> rusqlite::Result<()> {
-    // These are the last ones of a name; in a pair the upstream is part of its key.
+    // `upstream` and `groups` are the last ones of a name; in a pair `upstream` is part of the key.
     let related = if [PAIRS, MINUTES].contains(&table) {
         ""
     } else {
@@ -266,8 +266,8 @@ fn add(db: &Connection, table: &str, key: &[i64], sum: &BatchSum) -> rusqlite::R
     Ok(())
 }
 
-/// Joins the least used rows of a time as `(others)`, where there are more than `limit`, so that
-/// `keep` are left. `names` are the columns that tell the rows apart.
+/// Joins the least used rows of a time as `(others)` if there are more than `limit`, so that `keep`
+/// are left. `names` are the columns that identify a row.
 fn join(
     db: &Connection,
     (table, names, of): (&str, &str, &str),
@@ -328,14 +328,14 @@ pub(super) struct NameIds {
     known: HashMap<Arc<str>, (NameId, u64)>,
     bytes: usize,
     next: NameId,
-    /// The names that the table has not, or not with this day.
+    /// The names that the table lacks, or has with an earlier day.
     changed: Vec<(NameId, Arc<str>, u64)>,
 }
 
 /// The memory of names, in bytes: 50,000 of them.
 const NAMES: usize = 8 << 20;
 
-/// Bytes that a name takes beside its text, approximately.
+/// The overhead of a name in addition to its text, in bytes, approximately.
 const OVERHEAD: usize = 80;
 
 impl NameIds {
@@ -385,7 +385,7 @@ impl NameIds {
         Ok(())
     }
 
-    /// Notes that the names are written. Those in memory are forgotten if they take too much.
+    /// Marks the names as written. Drops the names in memory if they take too much.
     pub(super) fn written(&mut self) {
         self.changed.clear();
         if self.bytes > NAMES {
@@ -393,7 +393,7 @@ impl NameIds {
         }
     }
 
-    /// Forgets the names in memory; all must be written.
+    /// Drops the names in memory; all must be written.
     pub(super) fn forget(&mut self) {
         (self.known, self.bytes) = (HashMap::new(), 0);
     }

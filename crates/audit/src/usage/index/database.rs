@@ -17,14 +17,14 @@ use base::platform::disk::{self, File, OpenOptions, Readers};
 /// The name of the database in the folder of the index.
 const FILE: &str = "usage.db";
 
-/// Held by the one process that writes.
+/// The file that the one writing process locks.
 const LOCK_FILE: &str = "lock";
 
-/// The files that SQLite keeps beside a database.
+/// The suffixes of the files of a database.
 const COMPANIONS: [&str; 3] = ["", "-wal", "-shm"];
 
-/// The version of tables and views, in `PRAGMA user_version`. It counts up with each change of
-/// them.
+/// The version of tables and views, in `PRAGMA user_version`. Each change of the schema increments
+/// it.
 const VERSION: i64 = 4;
 
 const TABLES: &str = include_str!("schema.sql");
@@ -41,7 +41,7 @@ const LOG_SIZE: i64 = 8 << 20;
 #[derive(Clone, Debug)]
 pub(super) struct Database(Arc<Mutex<Connection>>);
 
-/// Whether what was opened can be used.
+/// Whether an opened database can be used.
 enum Usability {
     Usable,
     /// The tables have this version.
@@ -95,7 +95,7 @@ impl Database {
         }
         let database = Self::connect(&path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
         let version = database.with(|db| {
-            // One transaction for all that is read: what is written meanwhile is of later records.
+            // One transaction for all reads: later commits of the writer stay invisible.
             db.execute_batch("BEGIN")?;
             version(db)
         })?;
@@ -137,8 +137,8 @@ impl Database {
         })
     }
 
-    /// Ends the write-ahead log, unless another process reads: readers that find one leave files
-    /// beside the database.
+    /// Ends the write-ahead log, unless another process reads: readers that find a write-ahead log
+    /// leave files in the folder.
     pub(super) fn rest(&self) {
         let _ = self.with(|db| {
             db.busy_timeout(Duration::ZERO)?;
@@ -183,8 +183,7 @@ fn failure(path: &Path, error: &Error) -> io::Error {
     }
 }
 
-/// Moves a database that cannot be used out of the way, with what SQLite keeps beside it. `why` is
-/// part of its new name.
+/// Renames an unusable database together with its companion files. `why` is part of the new name.
 pub(super) fn set_aside(folder: &Path, why: &str) -> io::Result<()> {
     let now = humantime::format_rfc3339_seconds(base::platform::wall_clock());
     let now = now.to_string().replace([':', '-'], "");
@@ -204,7 +203,7 @@ pub(super) fn set_aside(folder: &Path, why: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// Creates an empty database that only its owner may read, unless there is one: SQLite would let
+/// Creates an empty database that only its owner may read, unless it exists: SQLite would let
 /// others read it.
 fn create(folder: &Path) -> io::Result<()> {
     let options = OpenOptions { create_new: true, write: true, ..OpenOptions::private() };
@@ -218,7 +217,7 @@ fn create(folder: &Path) -> io::Result<()> {
 fn prepare(db: &mut Connection) -> rusqlite::Result<Usability> {
     let is_empty = db.query_row("SELECT count(*) = 0 FROM sqlite_schema", [], |row| row.get(0))?;
     if is_empty {
-        // Before the first page: the file can shrink then, when days are removed.
+        // Set before the first page exists, so that the file shrinks when days are removed.
         db.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
     } else {
         match version(db)? {

@@ -1,9 +1,8 @@
-//! The index of what was used: a SQLite database (`schema.sql`), derived from the audit log alone,
-//! so that it can be deleted.
+//! The index of usage: a SQLite database (`schema.sql`), derived from the audit log alone, so that
+//! it can be deleted.
 //!
-//! The place in the log is written in the same transaction as the counts, so that a record is
-//! counted once, wherever a crash interrupts the gateway, and whatever part of the log is read
-//! again.
+//! The position in the log is written in the same transaction as the counts, so that each record is
+//! counted once, even after a crash and if a part of the log is read again.
 
 mod batch;
 mod database;
@@ -36,12 +35,12 @@ const HOUR: u64 = 3_600;
 /// Seconds of a minute.
 const MINUTE: u64 = 60;
 
-/// An index that is written; or one that is only read, with what the log has beyond it.
+/// An index for writing; or a read-only index, with the newer part of the log.
 pub(super) struct Index {
-    /// The folder with its lock; `None` for a reader, whose database is a temporary one.
+    /// The folder with its lock; `None` for a reader, whose database is temporary.
     folder: Option<(PathBuf, File)>,
     database: Database,
-    /// The database that a reader found.
+    /// The database that a reader found in the folder.
     stored: Option<Database>,
     keep: Duration,
     /// The limit of the database, in bytes.
@@ -49,13 +48,13 @@ pub(super) struct Index {
     log: IndexedLog,
     names: NameIds,
     batch: Batch,
-    /// Whether something was read since the last flush.
+    /// Whether records were read since the last flush.
     has_changed: bool,
-    /// The day on which old days were last looked for.
+    /// The day of the last check for old days.
     tidied: u64,
 }
 
-/// A log, and the place up to which it was read.
+/// A log, and the position up to which it was read.
 #[derive(Clone, Debug, Default)]
 struct IndexedLog {
     /// The id of the log; empty before its first record.
@@ -68,10 +67,10 @@ struct IndexedLog {
     read_at: u64,
 }
 
-/// Logs whose places are known: more than share a folder.
+/// The limit of logs with a known position: more than share a folder.
 const MAX_LOGS: u64 = 64;
 
-/// Days that have sums by hour, beside today.
+/// Days that have sums by hour, in addition to today.
 const HOURS_KEPT: u64 = 31;
 
 /// Returns the path of the database in the folder of an index.
@@ -80,16 +79,16 @@ pub(super) fn path(folder: &Path) -> PathBuf {
 }
 
 impl Index {
-    /// Opens an index to write it. A database that cannot be used is set aside; the log is read
-    /// again then, as far as it goes back.
+    /// Opens an index for writing. An unusable database is set aside; the log is then read again
+    /// from its begin.
     pub(super) fn open(path: &Path, keep: Duration, size: u64) -> io::Result<Self> {
         let lock = database::lock(path)?;
         let index = Self::of(Database::open(path)?, None)?;
         Ok(Self { folder: Some((path.to_owned(), lock)), keep, size, ..index })
     }
 
-    /// Opens an index to read it; what is read from the log is kept apart. Without a folder, or an
-    /// index in it, all is read from the log.
+    /// Opens an index for reading; records read from the log are counted in a separate database.
+    /// Without a folder, or an index in it, the whole log is read.
     pub(super) fn reader(path: Option<&Path>) -> io::Result<Self> {
         let stored = path.map(Database::reader).transpose()?.flatten();
         Self::of(Database::temporary()?, stored)
@@ -115,13 +114,13 @@ impl Index {
         (self.keep, self.size, self.tidied) = (keep, size, 0);
     }
 
-    /// Returns a reader of the log in a folder, from where this index ends.
+    /// Returns a reader of the log in a folder, from the end of this index on.
     pub(super) fn tail(&mut self, path: &Path) -> io::Result<Tail> {
         self.change_log(&crate::tail::instance(path)?.unwrap_or_default())?;
         Ok(Tail::new(path, self.log.position))
     }
 
-    /// Reads on in another log, from where it was left.
+    /// Continues with another log, from its last position.
     fn change_log(&mut self, instance: &str) -> io::Result<()> {
         if self.log.instance == instance {
             return Ok(());
@@ -155,10 +154,10 @@ impl Index {
         Ok(at_end)
     }
 
-    /// Counts a record, unless it is counted.
+    /// Counts a record, unless it was counted before.
     fn take(&mut self, record: &Record<'_>) -> io::Result<()> {
         self.change_log(&record.instance)?;
-        // Lines of a segment that was abandoned are written again.
+        // Lines of an abandoned segment are written again.
         if record.seq <= self.log.seq {
             return Ok(());
         }
@@ -191,7 +190,7 @@ impl Index {
         Ok(())
     }
 
-    /// Writes what was counted, with the place in the log.
+    /// Writes the counts, with the position in the log.
     pub(super) fn flush(&mut self) -> io::Result<()> {
         if !self.has_changed {
             return Ok(());
@@ -206,7 +205,7 @@ impl Index {
         Ok(())
     }
 
-    /// Whether something was read since the last flush.
+    /// Whether records were read since the last flush.
     pub(super) fn has_changed(&self) -> bool {
         self.has_changed
     }
@@ -234,14 +233,14 @@ impl Index {
             let first = oldest_day(db)?.unwrap_or(today);
             db.execute("DELETE FROM names WHERE last_day < ?1", [first])
         })?;
-        // Some may be gone.
+        // Some names may be removed.
         self.names.forget();
         self.database.with(|db| db.execute_batch("PRAGMA incremental_vacuum"))?;
         self.tidied = today;
         Ok(())
     }
 
-    /// Returns what is needed to answer questions without this index, with all that was counted.
+    /// Returns the databases that answer questions without this index, with all counts so far.
     pub(super) fn snapshot(&mut self) -> io::Result<IndexSnapshot> {
         self.flush()?;
         Ok(IndexSnapshot(match &self.folder {
@@ -250,15 +249,15 @@ impl Index {
         }))
     }
 
-    /// Writes what was counted. The database is then one file that can be copied, and read where
-    /// nothing can be written.
+    /// Writes the counts. The database is then a single file that can be copied, and read on
+    /// read-only storage.
     pub(super) fn close(mut self) -> io::Result<()> {
         self.flush()?;
         self.database.rest();
         Ok(())
     }
 
-    /// Moves a damaged database out of the way; the next index begins anew.
+    /// Sets a damaged database aside; the next index starts empty.
     pub(super) fn set_aside(self) -> io::Result<()> {
         let Self { folder, database, .. } = self;
         drop(database);
@@ -311,7 +310,7 @@ impl IndexedLog {
     }
 }
 
-/// Removes what the tables by `time`, an hour or a day, have from before then.
+/// Removes the rows before `first` from the tables by `time`, an hour or a day.
 fn remove_before(db: &Connection, time: &str, first: u64) -> rusqlite::Result<()> {
     for kind in batch::ALL..=batch::ENDPOINT {
         for table in ["calls", "durations"] {

@@ -1,5 +1,5 @@
-//! Answers from the tables: each row that a question needs is read once, newest first, and summed
-//! by the numbers of names.
+//! Answers questions from the tables: reads each row of a question once, newest first, and sums by
+//! the ids of names.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
@@ -23,19 +23,19 @@ const BY_HOUR: u64 = 7 * DAY;
 /// Periods by minute up to this length have points of a minute, in seconds; others of five.
 const BY_POINT: u64 = 5 * HOUR;
 
-/// Rows between two looks at the clock.
+/// Rows between two checks of the deadline.
 const ROWS: u64 = 1024;
 
-/// Prompts between two looks at the clock, each with the rows of a week.
+/// Prompts between two checks of the deadline, each with the rows of a week.
 const PROMPTS: usize = 128;
 
-/// An index as it is at one time: the databases whose sums make the answer.
+/// A snapshot of the index: databases whose sums make the answer.
 pub(in crate::usage) struct IndexSnapshot(pub(super) Vec<Database>);
 
 impl IndexSnapshot {
-    /// Adds what was counted in `from..to`, in seconds since the Unix epoch, newest first until
-    /// `until`. Returns the seconds of one point, to which the times are rounded; by minute to
-    /// that.
+    /// Adds the calls in `from..to`, in seconds since the Unix epoch, newest first until `until`.
+    /// Returns the length of one point in seconds. The ends are rounded to points, by minute to
+    /// minutes.
     pub(in crate::usage) fn collect(
         &self,
         query: &Query,
@@ -79,7 +79,7 @@ impl IndexSnapshot {
         until: Instant,
         daily: &mut DailyUses,
     ) -> io::Result<()> {
-        // A prompt that stands for a skill has the same name.
+        // Without duplicates: a prompt and the skill that it stands for share a name.
         let prompts: BTreeSet<_> = prompts.iter().collect();
         let days = (0..WEEK_DAYS).zip((first..).step_by(DAY as usize));
         for database in &self.0 {
@@ -104,7 +104,7 @@ impl IndexSnapshot {
         Ok(())
     }
 
-    /// Returns the seconds of the times of the rows, and those of one point.
+    /// Returns the unit of the rows' times, and the length of one point, in seconds.
     fn unit(
         &self,
         query: &Query,
@@ -120,7 +120,7 @@ impl IndexSnapshot {
         }
         for database in &self.0 {
             if !database.with(|db| has_hours(db, (from, to)))? {
-                // They were dropped with age: whole days are the closest there is.
+                // Sums by hour were dropped with age: whole days are the closest.
                 sums.partial = true;
                 return Ok((DAY, DAY));
             }
@@ -142,7 +142,7 @@ impl IndexSnapshot {
     }
 }
 
-/// Whether each day of a period that has sums has them by hour, too.
+/// Whether each day of a period that has sums also has sums by hour.
 fn has_hours(db: &Connection, (from, to): (u64, u64)) -> rusqlite::Result<bool> {
     db.query_row(
         "SELECT NOT EXISTS (SELECT 1 FROM calls_by_day d \
@@ -175,7 +175,7 @@ fn kind_of(by: Dimension) -> i64 {
 struct DatabaseQuery<'a> {
     db: &'a Connection,
     by: Dimension,
-    /// The column of a name in a pair, and the name that is asked for.
+    /// The pair's column of a name, with the requested name.
     filter: Vec<(&'static str, NameId)>,
     /// Whether the sums of single names answer.
     is_by_key: bool,
@@ -198,7 +198,7 @@ struct NameSum {
 }
 
 impl<'a> DatabaseQuery<'a> {
-    /// `None` if a name in the filter was never seen.
+    /// Returns `None` if a name in the filter was never seen.
     fn new(
         db: &'a Connection,
         query: &Query,
@@ -233,13 +233,13 @@ impl<'a> DatabaseQuery<'a> {
         self.time == "minute"
     }
 
-    /// Whether the rows that make the sums make the points, too: else all calls do.
+    /// Whether the rows of the sums also make the points; else all calls do.
     fn has_points(&self) -> bool {
         self.is_by_minute() || !self.filter.is_empty()
     }
 
     fn collect(&self, until: Instant, sums: &mut Sums) -> rusqlite::Result<()> {
-        // Some of the pairs that were joined may be wanted.
+        // Some of the joined pairs may match the filter.
         sums.partial |= !self.is_by_key && !self.is_by_minute() && self.has_joined_pairs()?;
         let found = self.sum(until, sums)?;
         for ((key, groups), sum) in found {
@@ -305,7 +305,7 @@ impl<'a> DatabaseQuery<'a> {
         Ok(found)
     }
 
-    /// Adds the sums of the rows of one point.
+    /// Adds the sums of one point.
     fn add_point(&self, (start, counts, latency): &(u64, Counts, Histogram), sums: &mut Sums) {
         if self.has_points() && *counts != Counts::default() {
             sums.add_point(*start, counts, Some(latency));
@@ -368,7 +368,7 @@ impl<'a> DatabaseQuery<'a> {
         )
     }
 
-    /// Adds the sums of a name to its row, or those of a caller to the rows of its groups.
+    /// Adds the sums of a name, or adds the sums of a caller to the rows of its groups.
     fn add(
         &self,
         key: NameId,
@@ -419,7 +419,7 @@ impl<'a> DatabaseQuery<'a> {
         Ok(())
     }
 
-    /// Adds the latencies of single names, as far as they are kept.
+    /// Adds the latencies of single names, as far as the tables keep them.
     fn add_durations(&self, sums: &mut Sums) -> rusqlite::Result<()> {
         let Self { time, from, to, .. } = self;
         let wanted = self.filter.first().map_or(NO_NAME, |(_, id)| *id);
