@@ -1,4 +1,4 @@
-//! Decisions that people take, and why they are refused.
+//! Decisions of people, and the reasons for refusing a decision.
 
 use catalog::approval::ApprovalRow;
 use config::lock::StoreError;
@@ -7,17 +7,17 @@ use domain::approval::BadReason;
 /// A decision on prompts.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Action {
-    /// Approves the offered versions. `unseen`: also those of which only the definition is
+    /// Approves the offered versions. `unseen`: includes versions with only the definition
     /// compared.
     Approve { unseen: bool },
-    /// Approves variants that callers found, beside the approved version of one prompt: by their
-    /// digests, or the first 8 or more digits.
+    /// Approves variants that callers found, in addition to the approved version of one prompt.
+    /// Each variant is named by its digest, or by its first 8 or more digits.
     ApproveVariants { digests: Vec<String> },
     /// Rejects the offered versions that wait for a decision.
     Reject,
     /// Takes approvals back, also of prompts that are not offered.
     Withdraw,
-    /// Approves versions that were approved before: the newest, or the one with a digest.
+    /// Approves versions that were approved before: the newest, or the version with this digest.
     RollBack { to: Option<String> },
 }
 
@@ -33,12 +33,12 @@ impl Action {
     }
 }
 
-/// Why nothing was decided.
+/// Why a decision failed without any effect.
 #[derive(Debug, thiserror::Error)]
 pub enum ApprovalError {
     #[error("{0}")]
     Store(#[from] StoreError),
-    /// With the patch that makes the change.
+    /// The lock file cannot be written. Includes the patch that makes the change.
     #[error("{error}; apply this patch instead")]
     ReadOnly { error: StoreError, patch: String },
     #[error("{prompt}: {why}")]

@@ -1,4 +1,4 @@
-//! The arguments with which the gateway asks for texts, so that they can be approved.
+//! The arguments with which the gateway fetches texts for approval.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,16 +9,16 @@ use domain::approval::TemplateArguments;
 use domain::approval::template::placeholder;
 use domain::prompt::{Argument, Prompt};
 
-/// Texts with places for arguments that are learnt of one prompt; and as many for the values that
-/// its upstream completes.
+/// Most templates that are learnt of one prompt, and most templates for the values that its
+/// upstream completes.
 pub(super) const MAX_TEMPLATES: usize = 16;
 
-/// Arguments of one prompt whose values the upstream is asked for.
+/// Most arguments of one prompt whose values the gateway requests from the upstream.
 pub(super) const MAX_COMPLETED: usize = 8;
 
-/// The sets of arguments with which templates are learnt ([`name_sets`]), with each value of an
-/// argument that has choices, or of those that `completed` has. None of a library prompt, whose
-/// source is approved.
+/// The sets of arguments for learning templates ([`name_sets`]), with each value of an argument
+/// with choices or of an argument in `completed`. Empty for a library prompt, whose source is
+/// approved instead.
 pub(super) fn template_arguments(prompt: &Prompt, completed: &CompletedValues) -> Vec<Arc<str>> {
     let is_asked = prompt.source.is_none() && !prompt.arguments.is_empty();
     if !is_asked {
@@ -35,8 +35,8 @@ pub(super) fn template_arguments(prompt: &Prompt, completed: &CompletedValues) -
     all
 }
 
-/// Returns the required arguments, all, each optional one with those that are required, and every
-/// other set if there are at most [`MAX_TEMPLATES`] in all, the smallest ones first.
+/// Returns the sets: required arguments, all arguments, and required arguments with each optional
+/// one. Adds all other sets, smallest first, if at most [`MAX_TEMPLATES`] sets result.
 fn name_sets(arguments: &[Argument]) -> Vec<Vec<&str>> {
     let names = |is_meant: &dyn Fn(&Argument) -> bool| -> Vec<&str> {
         let meant = arguments.iter().filter(|argument| is_meant(argument));
@@ -60,10 +60,10 @@ fn name_sets(arguments: &[Argument]) -> Vec<Vec<&str>> {
     sets
 }
 
-/// Values by the arguments that an upstream completes with them.
+/// The values that an upstream completes, by argument.
 pub(super) type CompletedValues = BTreeMap<String, Vec<String>>;
 
-/// The arguments of these names with their places, and with each value of those that have choices.
+/// The arguments with these names: places, or each value of an argument with choices.
 fn with_choices(prompt: &Prompt, completed: &CompletedValues, names: &[&str]) -> Vec<Arc<str>> {
     let mut sets = vec![BTreeMap::<String, String>::new()];
     for name in names {
@@ -81,8 +81,8 @@ fn with_choices(prompt: &Prompt, completed: &CompletedValues, names: &[&str]) ->
     sets.iter().map(arguments_text).collect()
 }
 
-/// The arguments of templates that are approved for the offered definition: also those that were
-/// learnt because a caller or the upstream named them, so that another approval does not lose them.
+/// The template arguments that are approved for the offered definition. Includes templates that a
+/// caller or the upstream prompted, so that another approval does not lose them.
 pub(super) fn approved_templates<'a>(
     row: &'a ApprovalRow,
     offered: &'a OfferedPrompt,

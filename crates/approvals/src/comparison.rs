@@ -1,4 +1,4 @@
-//! Two versions of a text, message by message, for people who decide.
+//! Compares two versions of a text, message by message, for approvers.
 
 use std::time::Duration;
 
@@ -10,14 +10,14 @@ use super::words::{DiffLine, LineKind, marked_lines};
 use catalog::approval::DEPTH;
 use domain::json::Json;
 
-/// A message of a text, and of the text before it.
+/// A message of a text, and its counterpart in the previous text.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct ComparedMessage {
     /// Canonical JSON; `None` if the message was added.
     pub before: Option<String>,
     /// Canonical JSON; `None` if the message was removed.
     pub after: Option<String>,
-    /// The changed lines with those around them; empty unless both are there and differ.
+    /// The changed lines with context; empty unless both messages exist and differ.
     pub lines: Vec<DiffLine>,
 }
 
@@ -27,14 +27,14 @@ impl ComparedMessage {
     }
 }
 
-/// Time for which the shortest difference is searched; then the rest counts as changed.
+/// Time limit of the search for the shortest difference; then the rest counts as changed.
 const TIME: Duration = Duration::from_millis(200);
 
-/// Lines around a change that are shown.
+/// Context lines around a change.
 const CONTEXT: usize = 3;
 
-/// Time for which the messages of a text are compared line by line; further ones count as removed
-/// and added.
+/// Time limit of the line-by-line comparison of a text; further messages count as removed and
+/// added.
 const ALL: Duration = Duration::from_secs(2);
 
 /// Compares two canonical texts, message by message; `""` has no messages.
@@ -67,9 +67,9 @@ pub fn compared_messages(before: &str, after: &str) -> Vec<ComparedMessage> {
     all
 }
 
-/// Returns the changed lines of a plain text, with those around them.
+/// Returns the changed lines of a plain text, with context.
 pub fn compared_text(before: &str, after: &str) -> Vec<DiffLine> {
-    // A line feed at the end is a line of its own, so that a line before it stays the same.
+    // A final line feed counts as a separate line, so that the line before it stays the same.
     let [old, new] = [before, after].map(lines);
     let diff = TextDiff::configure().timeout(TIME).diff_slices(&old, &new);
     marked_lines(&diff.unified_diff().context_radius(CONTEXT).to_string())
@@ -79,7 +79,7 @@ fn lines(text: &str) -> Vec<&str> {
     if text.is_empty() { Vec::new() } else { text.split('\n').collect() }
 }
 
-/// Returns the changed lines of a message: of its text, if nothing else has changed.
+/// Returns the changed lines of a message; of its text alone, if only the text has changed.
 fn compared_message(before: &str, after: &str) -> Vec<DiffLine> {
     let [old, new] = [before, after].map(Json::accepted);
     let text = |message: Json<'_>| {
@@ -97,7 +97,7 @@ fn compared_message(before: &str, after: &str) -> Vec<DiffLine> {
     }
 }
 
-/// Returns the changed lines of two canonical objects, member by member, with those around them.
+/// Returns the changed lines of two canonical objects, member by member, with context.
 pub fn compared_parts(before: &str, after: &str) -> Vec<DiffLine> {
     let mut diff = String::new();
     write_diff(&ChangedPart { what: String::new(), approved: before, offered: after }, &mut diff);

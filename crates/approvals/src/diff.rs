@@ -1,4 +1,4 @@
-//! Differences between the approved and the offered version of a prompt, for people who decide.
+//! Differences between the approved and the offered version of a prompt, for approvers.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -11,38 +11,38 @@ use similar::{DiffOp, DiffTag, TextDiff, group_diff_ops};
 use catalog::approval::DEPTH;
 use domain::json::Json;
 
-/// One part of two versions: its name, and its canonical texts. A text is empty where the version
-/// has no such part.
+/// One part of two versions: its name, and its canonical texts. A text is empty if the version has
+/// no such part.
 pub(super) struct ChangedPart<'a> {
     pub what: String,
     pub approved: &'a str,
     pub offered: &'a str,
 }
 
-/// Most bytes of all differences of one prompt. A person reads less.
+/// Most bytes of all differences of one prompt: enough for a person to read.
 const MAX_DIFF: usize = 1 << 20;
 
-/// The last line of a difference that is cut. No other line begins with a backslash.
+/// The last line of a truncated difference. No other line begins with a backslash.
 const CUT: &str = "\\ The difference is longer than 1 MiB. Its rest is not shown.\n";
 
-/// Lines around a change that are shown.
+/// Context lines around a change.
 const CONTEXT: usize = 3;
 
-/// Lines of each version, and their bytes, that are compared at once.
+/// Most lines of each version, and their bytes, in one comparison.
 const WINDOW: usize = 5_000;
 const WINDOW_BYTES: usize = 512 << 10;
 
-/// Time for which the shortest difference of a window is searched; then the rest of it is shown as
-/// removed and added.
+/// Time limit of the search for the shortest difference of a window; then the rest of the window is
+/// shown as removed and added.
 const DIFF_TIME: Duration = Duration::from_millis(200);
 
-/// Appends the difference of one part, whose digests differ, as a unified diff: the lines around
-/// changes, at most [`MAX_DIFF`] bytes. Memory depends on the longest line, not on their number.
+/// Appends the difference of one part, whose digests differ, as a unified diff with context, of at
+/// most [`MAX_DIFF`] bytes. Memory use depends on the longest line, not on the number of lines.
 pub(super) fn write_diff(part: &ChangedPart<'_>, out: &mut String) {
     write_diff_within(part, DIFF_TIME, out);
 }
 
-/// The same, searching the shortest difference of each window for at most `time`.
+/// Like [`write_diff`], with a time limit for the search in each window.
 fn write_diff_within(part: &ChangedPart<'_>, time: Duration, out: &mut String) {
     let header = |side: &str, text: &str| {
         if text.is_empty() { "/dev/null".to_owned() } else { format!("{side}: {}", part.what) }
@@ -52,7 +52,7 @@ fn write_diff_within(part: &ChangedPart<'_>, time: Duration, out: &mut String) {
     let mut hunks = Hunks { header: format!("--- {old}\n+++ {new}\n"), out };
     match compare(part, time, &mut hunks) {
         ControlFlow::Break(()) => {}
-        // Such as 5 and "5", which read alike.
+        // The digests differ, but the lines do not: for example 5 and "5".
         ControlFlow::Continue(()) if !hunks.header.is_empty() => {
             let _ =
                 writeln!(out, "{}: only types or escapes differ; compare the objects", part.what);
@@ -64,7 +64,7 @@ fn write_diff_within(part: &ChangedPart<'_>, time: Duration, out: &mut String) {
 /// Writes the hunks of one part, window by window.
 fn compare(part: &ChangedPart<'_>, time: Duration, hunks: &mut Hunks<'_>) -> ControlFlow<()> {
     let (mut old, mut new) = (Side::new(part.approved), Side::new(part.offered));
-    // The last lines before the window, which are equal.
+    // The last lines before the window, which are equal in both versions.
     let mut before: VecDeque<String> = VecDeque::new();
     loop {
         while let Some(line) = old.peek()
@@ -105,23 +105,23 @@ fn borrowed(lines: &[String]) -> Vec<&str> {
     lines.iter().map(String::as_str).collect()
 }
 
-/// Returns the operations that further lines cannot change: all of the last window; of another one
-/// those up to the last equal lines behind `before`, if there are any.
+/// Returns the operations that further lines cannot change: in the last window all; in another
+/// window the operations up to the last equal lines after `before`, or all without equal lines.
 fn settled(ops: &[DiffOp], before: usize, is_last: bool) -> Vec<DiffOp> {
     let is_aligned = |op: &DiffOp| op.tag() == DiffTag::Equal && op.old_range().end > before;
     let aligned = if is_last { None } else { ops.iter().rposition(is_aligned) };
     ops[..aligned.map_or(ops.len(), |at| at + 1)].to_vec()
 }
 
-/// The written hunks of one part.
+/// Writes the hunks of one part.
 struct Hunks<'a> {
-    /// Stands before the first hunk; empty once that is written.
+    /// The header before the first hunk; empty once it is written.
     header: String,
     out: &'a mut String,
 }
 
 impl Hunks<'_> {
-    /// Writes a hunk; breaks where there is no more room. `starts` are the lines before the window.
+    /// Writes a hunk; breaks if the diff is full. `starts` are the lines before the window.
     fn write(
         &mut self,
         group: &[DiffOp],
@@ -151,7 +151,7 @@ impl Hunks<'_> {
         ControlFlow::Continue(())
     }
 
-    /// Writes a line after what marks it.
+    /// Writes a line with its leading mark.
     fn push(&mut self, mark: &str, line: &str) -> ControlFlow<()> {
         if self.out.ends_with(CUT) {
             return ControlFlow::Break(());
@@ -172,9 +172,9 @@ impl Hunks<'_> {
 /// One version, line by line.
 struct Side<'a> {
     lines: ReadableLines<'a>,
-    /// Lines that were read and are not compared yet.
+    /// Lines that were read but not yet compared.
     window: VecDeque<String>,
-    /// The number of lines before those.
+    /// The number of lines before `window`.
     done: usize,
 }
 
@@ -196,7 +196,7 @@ impl<'a> Side<'a> {
         self.window.pop_front()
     }
 
-    /// Reads the lines of a window; returns whether they are the last ones.
+    /// Reads the lines of a window; returns whether the version ends with the window.
     fn fill(&mut self) -> bool {
         let mut bytes: usize = self.window.iter().map(String::len).sum();
         while self.window.len() < WINDOW && bytes < WINDOW_BYTES {
@@ -215,17 +215,17 @@ impl<'a> Side<'a> {
     }
 }
 
-/// Bytes of the lines to read, for each byte of the JSON: a path stands before each value, so that
-/// an upstream could make gigabytes out of one long key.
+/// Most bytes of readable lines for each byte of JSON: each value is preceded by its path, so an
+/// upstream could turn one long key into gigabytes.
 const MOST_READABLE: usize = 8;
 
-/// Bytes that the lines to read may have in any case.
+/// Bytes of readable lines that are always allowed.
 const ALWAYS_READABLE: usize = 64 << 10;
 
 type ReadableLines<'a> = Box<dyn Iterator<Item = String> + 'a>;
 
-/// Returns canonical JSON as lines to read: a member or element on each line, and the lines of a
-/// long text each on its own. JSON of which they would be far longer is returned as it is.
+/// Returns canonical JSON as readable lines: one line for each member or element, and for each line
+/// of a long text. Returns the JSON unchanged if its readable lines would be far longer.
 fn readable(canonical: &str) -> ReadableLines<'_> {
     if canonical.is_empty() {
         return Box::new(iter::empty());
@@ -264,8 +264,8 @@ fn lines_of<'a>(json: Json<'a>, path: &str) -> ReadableLines<'a> {
     Box::new(members.chain(elements))
 }
 
-/// Returns the lines of a text, each decoded by itself: the whole may have megabytes. `raw` is the
-/// inside of a string of canonical JSON. Carriage returns are part of a line, so that they show.
+/// Returns the lines of a text. Decodes each line separately, because the text may have megabytes.
+/// `raw` is the inside of a canonical JSON string. Lines keep carriage returns, so that they show.
 fn lines_of_text(raw: &str, path: String) -> impl Iterator<Item = String> + '_ {
     let (mut rest, mut is_first) = (Some(raw), true);
     iter::from_fn(move || {

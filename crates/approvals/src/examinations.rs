@@ -1,4 +1,4 @@
-//! Examinations that were shown to a person, and the tags that the decisions on them name.
+//! Examinations that were shown to approvers, and the tags by which decisions name them.
 
 use std::sync::Arc;
 
@@ -12,14 +12,14 @@ use catalog::approval::ApprovalRow;
 use config::lock::Object;
 use domain::approval::Approval;
 
-/// Whether it is of this prompt, on which the decisions are still the same.
+/// Whether an examination belongs to this prompt and its decisions are still current.
 fn is_current(examined: &Examined, row: &ApprovalRow, approval: Option<&Approval>) -> bool {
     (&examined.row.upstream, examined.row.kind) == (&row.upstream, row.kind)
         && examined.row.raw_name == row.raw_name
         && examined.row.approval.as_ref() == approval
 }
 
-/// About the memory that it takes, in bytes.
+/// The approximate memory of an examination, in bytes.
 fn size(examined: &Examined) -> usize {
     let objects = examined.offered.iter().flat_map(|offered| offered.objects.values());
     let texts = examined.offered.iter().flat_map(|offered| offered.texts.values());
@@ -32,18 +32,18 @@ fn size(examined: &Examined) -> usize {
     BARE_EXAMINATION + objects.map(Object::size).chain(texts).chain(variants).sum::<usize>()
 }
 
-/// Memory of an examination without texts, in bytes: generous.
+/// Generous memory estimate of an examination without texts, in bytes.
 const BARE_EXAMINATION: usize = 4 << 10;
 
-/// Examinations that were shown to a person, by their tags, so that the decision is on the same
-/// objects, whatever the upstream answers meanwhile. The least recently used are forgotten; then
-/// the decision examines again, and demands the same digests.
+/// Cache of shown examinations, keyed by tag, so that a decision uses the shown objects even if the
+/// upstream has changed. Evicts the least recently used examinations; a decision then examines
+/// again, and requires the same digests.
 pub(super) struct Examinations(Cache<String, Arc<Examined>, ExaminationSize>);
 
 /// Memory for examinations, in bytes.
 const MEMORY: u64 = 32 << 20;
 
-/// About how many examinations there are; more only cost a resize.
+/// Estimated number of examinations. More examinations only cost a resize.
 const EXPECTED: usize = 64;
 
 #[derive(Clone)]
@@ -62,15 +62,15 @@ impl Default for Examinations {
 }
 
 impl Examinations {
-    /// Keeps what is shown, and returns its tag.
+    /// Keeps an examination that will be shown, and returns its tag.
     pub(super) fn keep(&self, examined: &Arc<Examined>) -> String {
         let tag = tag(examined);
         self.0.insert(tag.clone(), examined.clone());
         tag
     }
 
-    /// Returns the examination of a prompt that has this tag, unless it is forgotten or there was a
-    /// decision on the prompt since.
+    /// Returns the examination of a prompt with this tag; `None` if it was evicted or a decision on
+    /// the prompt was made since.
     pub(super) fn shown(
         &self,
         tag: &str,

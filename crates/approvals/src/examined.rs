@@ -1,4 +1,4 @@
-//! Examinations: what an upstream offers of a prompt, at the moment at which a person looks at it.
+//! Examinations: the offered version of a prompt at the moment when a person looks at it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,30 +17,30 @@ use domain::approval::{
 };
 use domain::skill::Skill;
 
-/// A prompt with the texts and the source of its offered version, as far as they could be fetched.
+/// A prompt with the available texts and source of its offered version.
 #[derive(Clone, Debug)]
 pub struct Examined {
     pub row: ApprovalRow,
     /// `None` if the upstream does not offer the prompt.
     pub offered: Option<OfferedVersion>,
-    /// Texts that the gateway has seen by itself, and that this examination did not get.
+    /// Texts that the gateway has seen before, but not in this examination.
     pub seen_otherwise: Vec<SeenOtherwise>,
-    /// Why an approval of the person who decides cannot be the second of two.
+    /// Why this person's approval cannot count as the second of two approvals.
     pub not_second: Option<String>,
 }
 
 #[derive(Clone, Debug)]
 pub struct OfferedVersion {
     pub version: Version,
-    /// The canonical texts, and the files, that belong to it, by their digests.
+    /// The canonical texts and the files of the version, by their digests.
     pub objects: Objects,
     pub texts: ProbedTexts,
-    /// Files of a skill that cannot be had, or are not as its entry says, with the reasons.
+    /// Files of a skill that cannot be read or contradict its entry, with the reasons.
     pub unread: Vec<(Arc<str>, String)>,
 }
 
 impl Examined {
-    /// A prompt as the gateway knows it without a probe.
+    /// The examination of a prompt from known data, without a probe.
     pub fn known(row: &ApprovalRow) -> Self {
         let offered = row.offered.as_ref().map(|offered| {
             let texts = offered.version.texts.iter().filter_map(|(arguments, text)| match text {
@@ -55,8 +55,8 @@ impl Examined {
         Self { row: row.clone(), offered, seen_otherwise: Vec::new(), not_second: None }
     }
 
-    /// A skill, with the files of the offered version as far as they can be had. One that is
-    /// approved so is known.
+    /// Examines a skill, with the available files of the offered version. An approved version is
+    /// already known.
     async fn skill_now(
         approvals: &Approvals,
         row: &ApprovalRow,
@@ -76,10 +76,10 @@ impl Examined {
         examined
     }
 
-    /// Fetches the texts and the source of the offered version of a prompt, as far as possible.
+    /// Fetches the available texts and the source of the offered version of a prompt.
     ///
     /// # Errors
-    /// The source of a library prompt has changed meanwhile, or cannot be read.
+    /// The source of a library prompt has changed during the examination, or cannot be read.
     pub async fn now(approvals: &Approvals, row: &ApprovalRow) -> Result<Self, ApprovalError> {
         let Some(known) = &row.offered else {
             return Ok(Self::known(row));
@@ -111,7 +111,7 @@ impl Examined {
         let mut row = row.clone();
         let mut known = offered.clone();
         known.texts = offered_texts(&texts);
-        // The difference shows them already.
+        // Offered texts are not listed as variants: the difference already shows them.
         let is_offered = |text: &DigestText| {
             known.texts.values().any(|known| *known == OfferedText::Known(text.clone()))
         };
@@ -138,21 +138,21 @@ impl Examined {
             && !matches!(state, ApprovalState::Approved | ApprovalState::Unchecked)
     }
 
-    /// Whether exactly the offered version is approved, with all of its texts.
+    /// Whether the approved version equals the offered version, including all texts.
     pub fn is_approved_so(&self) -> bool {
         let approved = self.row.approved();
         let offered = self.offered.as_ref().map(|offered| &offered.version);
         approved.is_some_and(|approved| Some(&approved.version) == offered)
     }
 
-    /// Whether this is the version that was shown to the person who decides.
+    /// Whether the offered version equals the version that was shown to the approver.
     pub fn is_as_seen(&self, seen: &Self) -> bool {
         let version = |examined: &Self| Some(examined.offered.as_ref()?.version.clone());
         version(self) == version(seen)
     }
 
-    /// The arguments of a text that the approval covers, and that could not be had now, with
-    /// the reason.
+    /// The arguments of an approved text that could not be fetched in this examination, with the
+    /// reason.
     pub fn unverified(&self) -> Option<(&str, &str)> {
         let approved = self.row.approval.as_ref()?.approved.as_ref()?;
         let texts = &self.offered.as_ref()?.texts;
@@ -162,8 +162,8 @@ impl Examined {
         })
     }
 
-    /// Why a text of the offered version is not known, and how to approve it nevertheless. `None`
-    /// if all texts are known, or another part is compared at each get.
+    /// Why a text of the offered version is unknown, and how to approve the version anyway. `None`
+    /// if all texts are known, or if gets are compared with another part.
     pub fn unseen_text(&self) -> Option<String> {
         let offered = self.offered.as_ref()?;
         if self.row.mode == Mode::Off {
@@ -192,7 +192,7 @@ impl Examined {
         }
     }
 
-    /// Why no text of it was asked for.
+    /// Why the gateway fetched no text of this version.
     fn unasked(&self) -> &'static str {
         match self.row.kind {
             ApprovalKind::Prompt => "its arguments are not made up (approval_probes)",
@@ -201,10 +201,10 @@ impl Examined {
     }
 }
 
-/// Prompts that are examined at once.
+/// Most prompts that are examined concurrently.
 const EXAMINED_AT_ONCE: usize = 8;
 
-/// Examines several prompts, a few at once.
+/// Examines several prompts, a few concurrently.
 ///
 /// # Errors
 /// As [`Examined::now`].
@@ -232,7 +232,7 @@ pub async fn examine_all(
     Ok(examined.into_iter().map(|(_, examined)| examined).collect())
 }
 
-/// The texts that the gateway knew before, where they differ from those that were fetched now.
+/// The previously known texts that differ from the texts in `now`.
 fn seen_otherwise(
     row: &ApprovalRow,
     now: &BTreeMap<Arc<str>, OfferedText>,

@@ -56,8 +56,8 @@ fn text_json((arguments, digest): (&Arc<str>, &DigestText)) -> Value {
     json!({"arguments": arguments, "digest": digest})
 }
 
-/// Returns an examined prompt as those who decide see it: with its difference to the approved
-/// version, and with the tag that a decision on exactly this names.
+/// Returns an examined prompt for approvers, with its difference to the approved version, and with
+/// the tag that a decision on this examination must name.
 pub fn shown_json(examined: &Examined, diff: String) -> Value {
     let mut json = row_json(examined);
     json["tag"] = tag(examined).into();
@@ -98,8 +98,8 @@ fn decided_json(decided: &Decided) -> Value {
     json
 }
 
-/// The entity tag of what this examination shows (RFC 9110, section 8.8.3): the digests of the
-/// definition, the source and the texts, and the decisions on the prompt. A decision names it.
+/// The entity tag of an examination (RFC 9110, section 8.8.3) covers the digests of the definition,
+/// the source and the texts, and the decisions on the prompt. A decision names this tag.
 pub fn tag(examined: &Examined) -> String {
     let texts = examined.offered.iter().flat_map(|offered| &offered.texts);
     let unknown = texts.filter_map(|(arguments, text)| match text {

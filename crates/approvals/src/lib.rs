@@ -1,5 +1,5 @@
-//! Approvals: what people and the admin API decide on prompts and skills. One code path changes the
-//! lock file.
+//! Approvals: decisions of people and the admin API on prompts and skills. One code path changes
+//! the lock file.
 
 #![forbid(unsafe_code)]
 // Untrusted input must not panic; tests may.
@@ -55,11 +55,11 @@ use domain::prompt::SourcePlace;
 use library::{FileChange, source_object};
 use telemetry::Telemetry;
 
-/// The time for reading the source of a library prompt again, while its folder changes.
+/// Time limit for rereading the source of a library prompt while its folder changes.
 const SOURCE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Prompts of one library whose authors git cannot tell, after which it is not asked for the other
-/// prompts of a decision: each question may take as long as a call of git.
+/// Most prompts of one library whose author git does not know; after that, a decision skips its
+/// other prompts, because each question may take as long as a git call.
 const MAX_UNKNOWN: usize = 3;
 
 /// The approvals of one configuration: prompts that are offered or in the lock file, and decisions
@@ -67,8 +67,8 @@ const MAX_UNKNOWN: usize = 3;
 pub struct Approvals {
     rules: ApprovalRules,
     router: Arc<Router>,
-    /// The longest source of a prompt, in bytes (`max_message`), of each upstream whose prompts are
-    /// files.
+    /// The longest source of a prompt, in bytes (`max_message`), for each upstream whose prompts
+    /// are files.
     libraries: BTreeMap<UpstreamId, usize>,
     /// The folders of the libraries whose files are edited in place.
     folders: BTreeMap<UpstreamId, PathBuf>,
@@ -86,7 +86,7 @@ struct ApprovalsSharedState {
 }
 
 impl Approvals {
-    /// The approvals of the first configuration, with which its router answers.
+    /// The approvals of the first configuration and its router.
     pub fn start(config: &Config, router: Arc<Router>, deps: &UpstreamDeps) -> Self {
         let shared = ApprovalsSharedState {
             examinations: Examinations::default(),
@@ -98,7 +98,7 @@ impl Approvals {
         Self::new(config, router, Arc::new(shared))
     }
 
-    /// The approvals of another configuration, with which its router answers.
+    /// The approvals of another configuration and its router.
     pub fn renew(&self, config: &Config, router: Arc<Router>) -> Self {
         Self::new(config, router, self.shared.clone())
     }
@@ -118,7 +118,7 @@ impl Approvals {
         Self { rules: config.approvals.clone(), router, libraries, folders, shared }
     }
 
-    /// Returns all prompts that are offered or in the lock file, by their public names.
+    /// Returns all prompts that are offered or in the lock file, in the order of public names.
     pub fn rows(&self) -> Vec<ApprovalRow> {
         let catalog = self.router.catalog();
         let rows = catalog.approvals.iter().flat_map(|rows| rows.iter());
@@ -134,17 +134,17 @@ impl Approvals {
         rows.find(|row| row.public_name == public_name).map(|row| self.with_variants(row))
     }
 
-    /// A row with the variants of its prompt that wait now.
+    /// A row with the waiting variants of its prompt.
     fn with_variants(&self, row: &ApprovalRow) -> ApprovalRow {
         ApprovalRow { variants: self.router.mismatches().variants(row), ..row.clone() }
     }
 
-    /// Returns the digest of the lock file that this configuration was read with.
+    /// Returns the digest of the lock file that this configuration uses.
     pub fn lock_digest(&self) -> &str {
         &self.rules.lock.digest
     }
 
-    /// Notes that requests are answered with the lock file of this configuration from now on.
+    /// Notes that the gateway now answers requests with this configuration's lock file.
     pub fn publish_lock(&self) {
         self.shared.lock.send_replace(self.lock_digest().to_owned());
     }
@@ -152,12 +152,12 @@ impl Approvals {
     /// Returns once a configuration with this lock file is in use. Cancel safe.
     pub async fn lock_in_use(&self, digest: &str) {
         let mut newest = self.shared.lock.subscribe();
-        // Fails only when the gateway has ended.
+        // The wait fails only after the gateway has ended.
         let _ = newest.wait_for(|in_use| in_use == digest).await;
     }
 
-    /// Examines a prompt for a person who may decide on it. Returns the examination, with the tag
-    /// that the decision must name.
+    /// Examines a prompt for an approver. Returns the examination, with the tag that a decision
+    /// must name.
     ///
     /// # Errors
     /// As [`Examined::now`].
@@ -170,8 +170,8 @@ impl Approvals {
         Ok((examined, tag))
     }
 
-    /// Returns the examination of a prompt that was shown with this tag; `None` if it is not known
-    /// here, or there was a decision on the prompt since.
+    /// Returns the shown examination with this tag; `None` if it is unknown here, or a decision on
+    /// the prompt was made since.
     pub fn shown(&self, tag: &str, row: &ApprovalRow) -> Option<Arc<Examined>> {
         self.shared.examinations.shown(tag, row, self.decisions(row))
     }
@@ -190,14 +190,14 @@ impl Approvals {
             .collect()
     }
 
-    /// The upstreams whose prompts are probed without being asked for.
+    /// The upstreams whose prompts are probed without a person's request.
     pub fn probed_upstreams(&self) -> impl Iterator<Item = &UpstreamId> {
         let is_compared = |id: &&UpstreamId| self.rules.mode_of(id) != Mode::Off;
         self.router.upstream_ids().filter(|_| self.rules.is_probing).filter(is_compared)
     }
 
-    /// Reads the source of a library prompt as it is now; `None` for prompts of other upstreams. No
-    /// call is made.
+    /// Reads the current source of a library prompt without a call; `None` for prompts of other
+    /// upstreams.
     pub async fn library_parts(
         &self,
         upstream: &UpstreamId,
@@ -222,8 +222,8 @@ impl Approvals {
         read.unwrap_or_else(|_| Err("its file cannot be read in time".to_owned()))
     }
 
-    /// Notes for each prompt why the approval of this person cannot be the second of two: the
-    /// person has changed its library file last, or that cannot be known.
+    /// Notes for each prompt why this person's approval cannot be the second of two: the person has
+    /// changed its library file last, or the last author is unknown.
     async fn note_own_changes(&self, prompts: &mut [Examined], decider: &Decider) {
         let mut unknown = BTreeMap::<PathBuf, Vec<String>>::new();
         for examined in prompts {
@@ -246,9 +246,9 @@ impl Approvals {
         }
     }
 
-    /// Returns the file of a library prompt, or the folder of a library skill, with the folder of
-    /// its library. Files of git upstreams have none: their remote writes the whole folder, and it
-    /// has no history.
+    /// Returns the file of a library prompt, or the folder of a library skill, with the library's
+    /// folder. `None` for git upstreams: their remote writes the whole folder, which has no
+    /// history.
     fn place_of(&self, row: &ApprovalRow) -> Option<(PathBuf, PathBuf)> {
         let OfferedPrompt { prompt, skill, .. } = row.offered.as_ref()?;
         let library = self.folders.get(&row.upstream)?;
@@ -262,8 +262,8 @@ impl Approvals {
         Some((place, library.clone()))
     }
 
-    /// Carries out an action on prompts, all or none, and records it. `before` is the digest of the
-    /// lock file on which the decision is based; `None` for the one that is there.
+    /// Applies an action to all prompts or to none, and records it. `before` is the digest of the
+    /// lock file on which the decision is based; `None` for the current lock file.
     ///
     /// # Errors
     /// Nothing was changed.
@@ -282,8 +282,7 @@ impl Approvals {
         }
         let (action, via) = (action.clone(), decider.via);
         let audit = self.shared.audit.clone();
-        // A task of its own: a client that disconnects must not leave a decision that is not on
-        // record.
+        // A spawned task finishes the decision and its record even if the client disconnects.
         let deciding = self.shared.tasks.spawn(beside_calls(move || {
             let changed = change_lock(&rules, &action, &prompts, before.as_deref(), &attribution);
             changed.map(|ChangedLock { lock, versions, events, half }| {
@@ -307,7 +306,7 @@ impl Approvals {
         self.diff_of_parts(row, &self.approved_parts(row), &examined.offered_parts())
     }
 
-    /// The same for parts that were read already. Blocks.
+    /// Like [`Self::diff`], for parts that were already read. Blocks.
     pub fn diff_of_parts(
         &self,
         row: &ApprovalRow,
@@ -319,24 +318,24 @@ impl Approvals {
         out
     }
 
-    /// Returns the decisions on a prompt as the lock file has them: the catalog follows it a moment
+    /// Returns the decisions on a prompt from the lock file, which the catalog follows a moment
     /// later.
     pub fn decisions(&self, row: &ApprovalRow) -> Option<&Approval> {
         self.rules.lock.approval(row.kind, row.upstream.as_str(), &row.raw_name)
     }
 
-    /// Reads the parts of a version on which there was a decision. Blocks.
+    /// Reads the parts of a version in the lock file. Blocks.
     pub fn version_parts(&self, version: &Version) -> VersionParts {
         VersionParts::read(&self.rules.store, version)
     }
 
-    /// Reads the parts of the approved version; none if no version is approved. Blocks.
+    /// Reads the parts of the approved version; empty without an approved version. Blocks.
     pub fn approved_parts(&self, row: &ApprovalRow) -> VersionParts {
         let approved = row.approved();
         approved.map(|approved| self.version_parts(&approved.version)).unwrap_or_default()
     }
 
-    /// Appends the differences of the variants that callers found to the approved texts. Blocks.
+    /// Appends the differences between the approved texts and the variants of callers. Blocks.
     fn write_variants(&self, row: &ApprovalRow, out: &mut String) {
         for found in &row.variants {
             let approved = self.rules.store.object(&found.approved).unwrap_or_default();
@@ -354,6 +353,6 @@ pub struct DecisionOutcome {
     pub lock: Lock,
     /// The version of each prompt that was decided on.
     pub versions: Vec<Version>,
-    /// The public names of prompts that a second person must approve, too.
+    /// The public names of prompts that still need a second person's approval.
     pub half: Vec<String>,
 }

@@ -1,4 +1,4 @@
-//! Decisions: the changes that they make to the lock file.
+//! Decisions: changes of the lock file.
 
 use super::action::{Action, ApprovalError, refused};
 use super::examined::Examined;
@@ -10,7 +10,7 @@ use domain::approval::{Approval, ApprovalKind, Attribution, MIN_PREFIX, Version}
 use domain::fault::excerpt;
 use library::FileChange;
 
-/// Approved variants of one prompt: a get may be compared with each.
+/// Most approved variants of one prompt: a get may be compared with each variant.
 const MAX_VARIANTS: usize = 16;
 
 /// A changed lock file, and the records of the decisions.
@@ -84,8 +84,8 @@ pub(super) fn change_lock(
 /// The event of an approval by the first of two people.
 const HALF_APPROVED: &str = "prompt_approved_by_one";
 
-/// Applies the action to one approval. Returns the kind of its record, and the version that was
-/// decided on.
+/// Applies the action to one approval. Returns the kind of the decision's record, and the version
+/// it concerns.
 fn apply(
     action: &Action,
     examined: &Examined,
@@ -158,8 +158,8 @@ fn apply(
     }
 }
 
-/// Returns the approved version with variants that were found, by their digests or the beginnings
-/// of these.
+/// Returns the approved version with added variants, which `digests` name by whole digests or
+/// prefixes.
 fn with_variants(
     examined: &Examined,
     approval: &Approval,
@@ -188,7 +188,7 @@ fn with_variants(
     Ok(version)
 }
 
-/// Why an approval by the author does not count as the second one of two.
+/// Why the author's approval does not count as the second of two approvals.
 pub(super) fn own(change: &FileChange) -> String {
     let (author, commit) = (excerpt(&change.author), &change.commit);
     format!(
@@ -196,10 +196,10 @@ pub(super) fn own(change: &FileChange) -> String {
     )
 }
 
-/// Why an approved version is not rejected: that would take it from everybody.
+/// Why an approved version cannot be rejected: rejection would withdraw it from all callers.
 const NOT_WAITING: &str = "it is approved, and `reject` is for what waits; `promptgate approvals withdraw` takes an approval back";
 
-/// Why what cannot be compared is not approved.
+/// Why a version with an unknown text cannot be approved.
 const UNSEEN_REFUSED: &str = "a text of it cannot be known, and approvals.unseen = \"refuse\" forbids to approve what is not seen";
 
 /// Approves a version, or notes the first approval of two.

@@ -1,4 +1,4 @@
-//! The parts of a version: its definition, its source and its texts, as far as they can be had.
+//! The available parts of a version: its definition, its source and its texts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,20 +13,20 @@ use domain::approval::{DigestText, NO_ARGUMENTS, Version};
 #[derive(Clone, Debug, Default)]
 pub struct VersionParts {
     pub definition: Option<VersionPart>,
-    /// Of a library prompt: an object with its file, and the files that it embeds.
+    /// The source of a library prompt: an object with its file, and the files that it embeds.
     pub source: Option<VersionPart>,
-    /// By their arguments, in canonical form.
+    /// The texts by arguments in canonical form.
     pub texts: BTreeMap<Arc<str>, VersionPart>,
-    /// Of a skill, by their paths: strings, which say it where a file is no text.
+    /// The files of a skill by paths: JSON strings, which state whether a file is not text.
     pub files: BTreeMap<Arc<str>, VersionPart>,
 }
 
 /// One part of a version.
 #[derive(Clone, Debug)]
 pub struct VersionPart {
-    /// `None` if the part cannot be had.
+    /// `None` if the part is unavailable.
     pub digest: Option<DigestText>,
-    /// The canonical JSON, or why it cannot be had.
+    /// The canonical JSON, or why the part is unavailable.
     pub text: Result<String, String>,
 }
 
@@ -37,7 +37,7 @@ impl VersionPart {
 }
 
 impl VersionParts {
-    /// Reads the parts of a version on which there was a decision. Blocks.
+    /// Reads the parts of a version in the lock file. Blocks.
     pub(super) fn read(store: &LockStore, version: &Version) -> Self {
         let part = |digest: &DigestText| {
             let text = store.object(digest);
@@ -54,7 +54,7 @@ impl VersionParts {
 }
 
 impl Examined {
-    /// The parts of the offered version; none if the upstream does not offer the prompt.
+    /// The parts of the offered version; empty if the upstream does not offer the prompt.
     pub fn offered_parts(&self) -> VersionParts {
         let Some(offered) = &self.offered else {
             return VersionParts::default();
@@ -90,13 +90,13 @@ impl Examined {
 }
 
 impl VersionParts {
-    /// A version of which nothing but the source of a library prompt is known.
+    /// A version with only the source of a library prompt.
     pub(crate) fn of_source(source: Result<String, String>) -> Self {
         Self { source: Some(VersionPart { digest: None, text: source }), ..Self::default() }
     }
 
-    /// Returns the difference to a later version as a unified diff; empty if there is none. `name`
-    /// is the public name of the prompt.
+    /// Returns the difference to a later version as a unified diff; empty without a difference.
+    /// `name` is the public name of the prompt.
     pub fn diff(&self, later: &Self, name: &str) -> String {
         let (mut out, mut unknown) = (String::new(), Vec::new());
         let mut add = |what: &str, old: Option<&VersionPart>, new: Option<&VersionPart>| {

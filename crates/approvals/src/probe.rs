@@ -1,5 +1,5 @@
-//! The texts of prompts, learnt by probes: without arguments, with those of configured probes, and
-//! as templates with marked arguments.
+//! Learns the texts of prompts by probes: without arguments, with the arguments of configured
+//! probes, and as templates with marked arguments.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -20,13 +20,13 @@ use domain::fault::{Fault, TransportFault, UpstreamFault, UpstreamFaultKind as K
 use domain::json::Json;
 use upstream::guard::large_texts::work_on;
 
-/// Why the approval does not cover a text that an upstream has made with a secret.
+/// Why the approval does not cover a text that contains a secret.
 const HOLDS_SECRET: &str = "it holds a secret (the value of a preset argument, or a credential for the upstream), which must not be written to promptgate.lock.d";
 
-/// Why the approval does not cover a text that looks like a template itself.
+/// Why the approval does not cover a text that already looks like a template.
 const HOLDS_PLACE: &str = "it holds the name of an argument in double braces, so its arguments cannot be told from its text";
 
-/// The form of the markers that a template is learnt with.
+/// The form of the markers for learning a template.
 #[derive(Clone, Copy, Debug)]
 enum MarkerForm {
     Word,
@@ -34,15 +34,15 @@ enum MarkerForm {
     Url,
 }
 
-/// Characters of markers: unlikely to occur in a text, and of two lengths, so that a text that
-/// depends on the length is not taken for a template.
+/// Lengths of markers: long enough to be unlikely in a text. Two lengths reveal a text that depends
+/// on the length, which is not a template.
 const SHORT_MARKER: usize = 12;
 const LONG_MARKER: usize = 17;
 
 impl MarkerForm {
     const ALL: [Self; 3] = [Self::Word, Self::Number, Self::Url];
 
-    /// Letters and digits, which no server has a reason to change.
+    /// Returns a marker of letters and digits, which no server has a reason to change.
     fn marker(self, length: usize) -> String {
         let some = |length, draw: fn() -> char| (0..length).map(|_| draw()).collect::<String>();
         match self {
@@ -53,7 +53,7 @@ impl MarkerForm {
     }
 }
 
-/// The text that two gets with the same arguments returned.
+/// The result of two gets with the same arguments.
 #[derive(Clone, Debug)]
 pub enum ProbedText {
     Stable {
@@ -61,7 +61,7 @@ pub enum ProbedText {
         /// The canonical text.
         text: String,
     },
-    /// Two different texts.
+    /// The two gets returned different texts.
     Unstable,
     Failed(String),
 }
@@ -69,7 +69,7 @@ pub enum ProbedText {
 /// How long a probe waits for a rate limit.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Patience {
-    /// As long as a call may take: a person waits for the outcome.
+    /// As long as a call may take: a person waits for the result.
     Short,
     Unbounded,
 }
@@ -77,7 +77,7 @@ pub(crate) enum Patience {
 /// The texts of a prompt by their arguments, in canonical form.
 pub(crate) type ProbedTexts = BTreeMap<Arc<str>, ProbedText>;
 
-/// Returns the state of texts after they were probed.
+/// Returns the state of the probed texts.
 pub(super) fn offered_texts(texts: &ProbedTexts) -> BTreeMap<Arc<str>, OfferedText> {
     let known = texts.iter().filter_map(|(arguments, text)| match text {
         ProbedText::Stable { digest, .. } => {
@@ -98,8 +98,8 @@ pub(super) struct PromptProbe<'a> {
 }
 
 impl<'a> PromptProbe<'a> {
-    /// Fetches the texts of a prompt: without arguments if it needs none, and with those of
-    /// configured probes. Each is fetched twice, to find unstable texts.
+    /// Fetches the texts of a prompt: without arguments if all are optional, and with the arguments
+    /// of configured probes. Fetches each text twice, to find unstable texts.
     pub(super) async fn texts(&self) -> ProbedTexts {
         let mut texts = ProbedTexts::new();
         for arguments in self.arguments() {
@@ -126,8 +126,8 @@ impl<'a> PromptProbe<'a> {
         probed.unwrap_or_else(|fault| ProbedText::Failed(fault.diagnosis()))
     }
 
-    /// Returns sets of arguments with the values that the upstream completes, where these are few:
-    /// its text may depend on them.
+    /// Returns sets of arguments with the values that the upstream completes, if there are few
+    /// values: the text may depend on each value.
     async fn completed_arguments(&self) -> Vec<Arc<str>> {
         if !self.is_asked() {
             return Vec::new();
@@ -161,7 +161,7 @@ impl<'a> PromptProbe<'a> {
     }
 
     /// Learns a template: two texts for markers of different lengths must have the same constant
-    /// parts. Where an upstream refuses letters, it is asked with digits, and with URLs.
+    /// parts. If the upstream refuses letters, retries with digits, then with URLs.
     async fn probe_template(&self, arguments: &TemplateArguments) -> Result<ProbedText, Fault> {
         let mut refusal = None;
         for form in MarkerForm::ALL {
@@ -180,14 +180,14 @@ impl<'a> PromptProbe<'a> {
                 }
                 Ok(_) => return Ok(ProbedText::Failed(HOLDS_PLACE.to_owned())),
                 Err(fault) if !is_refusal(&fault) => return Err(fault),
-                // The first refusal says what the upstream wants.
+                // The first refusal is reported: it names the upstream's requirement.
                 Err(fault) => refusal = refusal.or(Some(fault)),
             }
         }
         Err(refusal.unwrap_or(Fault::Internal))
     }
 
-    /// Returns the outcome of two gets.
+    /// Compares the texts of two gets.
     async fn compared(&self, text: String, again: String) -> ProbedText {
         let overlay = self.offered.prompt.overlay.clone();
         let upstream = self.approvals.router.upstream(&self.row.upstream).cloned();
@@ -204,14 +204,14 @@ impl<'a> PromptProbe<'a> {
         work_on(bytes, &Holder::Caller(Caller::new(PROBER)), compare).await
     }
 
-    /// Whether all texts of the offered version are known that can be.
+    /// Whether every text to probe of the offered version is known.
     pub(super) fn is_done(&self) -> bool {
         let texts = &self.offered.version.texts;
         self.arguments().all(|arguments| texts.contains_key(&arguments))
     }
 
-    /// Returns the arguments of a get without any, in canonical form, places for those that a
-    /// prompt declares, and the arguments of its configured probes.
+    /// Returns the arguments to probe, in canonical form: no arguments if all are optional, places
+    /// for declared arguments, and the arguments of configured probes.
     fn arguments(&self) -> impl Iterator<Item = Arc<str>> + use<'a> {
         let Self { approvals, row, offered, .. } = *self;
         let prompt = &offered.prompt;
@@ -238,14 +238,14 @@ impl<'a> PromptProbe<'a> {
         without.into_iter().chain(templates).chain(configured)
     }
 
-    /// Whether the upstream is asked with made-up arguments.
+    /// Whether probes with made-up arguments are enabled for the upstream.
     fn is_asked(&self) -> bool {
         let upstream = self.approvals.router.upstream(&self.row.upstream);
         upstream.is_some_and(|upstream| upstream.config().settings.approval_probes)
     }
 
-    /// One call, recorded and limited like any other. Waits where a limit refuses it, if there is
-    /// time.
+    /// Makes one call, recorded and limited like any other call. If a rate limit refuses the call,
+    /// waits as long as `patience` allows.
     pub(super) async fn once(&self, asked: ProbeRequest<'_>) -> Result<String, Fault> {
         let router = &self.approvals.router;
         let deadline = Instant::now() + router.request_timeout();
@@ -263,8 +263,8 @@ impl<'a> PromptProbe<'a> {
     }
 }
 
-/// Whether a known text, filled in with these arguments, is the text that they gave: then it need
-/// not be approved on its own.
+/// Whether a known template, filled in with these arguments, yields this text: then the text needs
+/// no separate approval.
 fn makes(known: (&Arc<str>, &ProbedText), arguments: &str, text: &ProbedText) -> bool {
     let (own, ProbedText::Stable { text: template, .. }) = known else { return false };
     let ProbedText::Stable { text, .. } = text else { return false };

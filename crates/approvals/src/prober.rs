@@ -1,4 +1,4 @@
-//! Probes without a person: the prompts of one upstream, when they change and from time to time.
+//! Probes without a request: probes the prompts of one upstream on changes and from time to time.
 
 use std::collections::{HashMap, HashSet};
 use std::num::NonZeroU32;
@@ -19,23 +19,23 @@ use domain::name::UpstreamId;
 use policy::gcra::Quota;
 use policy::limiter::Limiter;
 
-/// The time between two reports of probes: after each, all prompts of the upstream are decided on
-/// again.
+/// The interval between reports of probes: each report causes a new decision on all prompts of the
+/// upstream.
 const REPORT_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Probes of new versions of one upstream: an upstream that offers others again and again must not
-/// fill the audit log with gets.
+/// Quota of probes for new versions of one upstream: an upstream that keeps changing prompts must
+/// not fill the audit log with gets.
 const NEW_VERSIONS: Quota =
     Quota { interval: Duration::from_secs(30), burst: NonZeroU32::new(10_000).expect("not zero") };
 
-/// Skills have no text but their files, whose digests are known.
+/// Skills have no texts apart from their files, whose digests are known.
 const KIND: ApprovalKind = ApprovalKind::Prompt;
 
-/// When a prompt was probed last, and which version of it.
+/// The time and the version of a prompt's last probe.
 struct Done {
     definition: DigestText,
     source: Option<DigestText>,
-    /// `None` if a get has given another text since.
+    /// `None` if a get has returned another text since.
     at: Option<Instant>,
 }
 
@@ -43,7 +43,7 @@ struct Done {
 pub struct Prober {
     approvals: Arc<Approvals>,
     upstream: UpstreamId,
-    /// By the raw names of the prompts.
+    /// The last probes by the raw names of the prompts.
     done: HashMap<Arc<str>, Done>,
     new_versions: Limiter<()>,
 }
@@ -54,8 +54,8 @@ impl Prober {
         Self { approvals, upstream, done: HashMap::new(), new_versions }
     }
 
-    /// Probes the prompts with approvals: when they change, after a get gave another text than the
-    /// approved one, and every `probe_every`; until `stop`.
+    /// Probes prompts on changes, after a get returned a text other than the approved text, and
+    /// every `probe_every`; until `stop`.
     pub async fn run(mut self, stop: CancellationToken) {
         let mut published = self.approvals.router.published();
         let mut mismatched = self.approvals.router.mismatches().added();
@@ -78,7 +78,7 @@ impl Prober {
         }
     }
 
-    /// Runs the probes that are due, and returns the time of the next one.
+    /// Runs the due probes, and returns the time of the next probe.
     async fn probe_due(&mut self) -> Instant {
         let Self { approvals, upstream, done, new_versions } = self;
         let every = approvals.rules.probe_every;
@@ -98,7 +98,7 @@ impl Prober {
             let is_new = known.is_none();
             let at = match known {
                 Some(done) => done.at,
-                // Under an earlier configuration.
+                // The version was probed under an earlier configuration.
                 None if probe.is_done() => Some(Instant::now()),
                 None => None,
             };

@@ -1,4 +1,4 @@
-//! The files of a skill as its upstream offers them, read for a person who looks at it or decides.
+//! Reads the offered files of a skill for a person who looks at the skill or decides.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use domain::json::Json;
 use domain::prompt::Prompt;
 use domain::skill::{SKILL_FILE, Skill, SkillFile};
 
-/// The files of a skill, by their digests, and those that cannot be had, with the reasons.
+/// The files of a skill by digest, and the unreadable files with the reasons.
 #[derive(Debug, Default)]
 pub(super) struct ReadFiles {
     pub objects: Objects,
@@ -22,8 +22,8 @@ pub(super) struct ReadFiles {
 }
 
 impl PromptProbe<'_> {
-    /// Reads all files of the offered version of a skill, which the extension bounds (512 files,
-    /// 16 MiB), one after another. Only the bytes of its entry are taken.
+    /// Reads all files of the offered version of a skill one after another. The extension bounds
+    /// them (512 files, 16 MiB). Accepts only the bytes that the skill's entry names.
     pub(super) async fn files(&self, skill: &Skill) -> ReadFiles {
         let mut read = ReadFiles::default();
         let folder = self.row.public_name.strip_suffix(SKILL_FILE).unwrap_or_default();
@@ -48,9 +48,9 @@ impl PromptProbe<'_> {
     }
 }
 
-/// Reads one file of a skill as its upstream offers it, by the URI of the skill and the path in its
-/// folder: as a JSON string, which says it where the file is no text. `None` if it is not offered.
-/// The call is recorded and limited as a probe.
+/// Reads one offered file of a skill, by the URI of the skill and the path in its folder. Returns a
+/// JSON string, which states whether the file is not text; `None` if the file is not offered. The
+/// call is recorded and limited as a probe.
 pub async fn offered_file(
     approvals: &Approvals,
     skill: &str,

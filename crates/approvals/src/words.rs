@@ -1,4 +1,4 @@
-//! Changed words within changed lines of a difference, for people who decide.
+//! Finds changed words within the changed lines of a difference, for approvers.
 
 use std::iter::zip;
 use std::time::Duration;
@@ -6,31 +6,31 @@ use std::time::Duration;
 use similar::{ChangeTag, TextDiff};
 use tokio::time::Instant;
 
-/// Time for which the changed words of all lines are searched; then the rest counts as changed.
+/// Time limit of the search for changed words in all lines; then the rest counts as changed.
 const TIME: Duration = Duration::from_millis(200);
 
-/// Longest line whose words are compared, in bytes: a longer one is compared as a whole.
+/// Longest line for a comparison by words, in bytes: a longer line is compared as a whole.
 const MAX_LINE: usize = 64 << 10;
 
-/// A line in pieces, and whether each is changed.
+/// The pieces of a line, each with whether it is changed.
 pub type MarkedLine = Vec<(bool, String)>;
 
 /// The kind of a line in a unified difference.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum LineKind {
-    /// The name of a part: `---` for the approved, `+++` for the offered one.
+    /// The name of a part: `---` for the approved version, `+++` for the offered version.
     Heading,
     /// The numbers of the lines that follow, between `@@`.
     Range,
     Removed,
     Added,
     Same,
-    /// A line for people between the differences.
+    /// A note for the reader between two differences.
     Note,
 }
 
 impl LineKind {
-    /// The sign before a line of a text; `""` before others.
+    /// The sign at the start of a text line; `""` for other kinds.
     pub fn sign(self) -> &'static str {
         match self {
             Self::Removed => "-",
@@ -47,7 +47,7 @@ pub struct DiffLine {
     pub kind: LineKind,
     /// The line without its sign.
     pub pieces: MarkedLine,
-    /// Whether its words were compared with those of a counterpart.
+    /// Whether the words were compared with those of a counterpart line.
     pub is_compared: bool,
 }
 
@@ -62,8 +62,8 @@ impl DiffLine {
     }
 }
 
-/// Returns the lines of a unified difference, each with its pieces. Where added lines follow
-/// removed ones, each is compared with its counterpart; other lines are one piece.
+/// Returns the lines of a unified difference with their pieces. Added lines that follow removed
+/// lines are compared with their counterparts; each other line is one piece.
 pub fn marked_lines(diff: &str) -> Vec<DiffLine> {
     let until = Instant::now() + TIME;
     let lines = kinds(diff);
@@ -91,8 +91,8 @@ pub fn marked_lines(diff: &str) -> Vec<DiffLine> {
     marked
 }
 
-/// Returns the lines with their kinds, without their signs. Within the lines that a range counts,
-/// none is a heading: a text may have lines that look like one.
+/// Returns the lines without signs, and their kinds. Lines within a range are never headings,
+/// because a text may contain lines that look like headings.
 fn kinds(diff: &str) -> Vec<(LineKind, &str)> {
     let (mut old, mut new) = (0_usize, 0_usize);
     let kind = |line| {
@@ -114,7 +114,7 @@ fn kinds(diff: &str) -> Vec<(LineKind, &str)> {
         }
         (kind, line.strip_prefix(kind.sign()).unwrap_or(line))
     };
-    // A carriage return is part of its line, so that it shows.
+    // Lines keep carriage returns, so that these show.
     diff.split_terminator('\n').map(kind).collect()
 }
 
@@ -124,8 +124,8 @@ fn line_start(line: &str) -> (&str, bool) {
     (&line[..end], line[end..].starts_with(' '))
 }
 
-/// Reads how many lines of both versions follow a range (`@@ -3,7 +3,6 @@`); without a number,
-/// one.
+/// Reads how many lines of both versions follow a range (`@@ -3,7 +3,6 @@`). A missing number means
+/// 1.
 fn counts(range: &str) -> Option<(usize, usize)> {
     let mut sides = range.split(' ').skip(1).map(|side| match side.split_once(',') {
         Some((_, count)) => count.parse().ok(),
@@ -134,7 +134,7 @@ fn counts(range: &str) -> Option<(usize, usize)> {
     Some((sides.next()??, sides.next()??))
 }
 
-/// Returns a removed and an added line in pieces; `None` if they are too long, or it is too late.
+/// Returns the pieces of a removed and an added line; `None` for a long line or after `until`.
 fn words(removed: &str, added: &str, until: Instant) -> Option<(MarkedLine, MarkedLine)> {
     if removed.len().max(added.len()) > MAX_LINE || Instant::now() >= until {
         return None;
@@ -162,7 +162,7 @@ fn push(line: &mut MarkedLine, is_marked: bool, text: &str) {
     }
 }
 
-/// Joins changed words with the space between them, so that they read as one.
+/// Joins changed words with the space between them into one piece.
 fn joined(line: &[(bool, String)]) -> MarkedLine {
     let is_gap = |at: usize| {
         let marked = |at: usize| line.get(at).is_some_and(|(is_marked, _)| *is_marked);

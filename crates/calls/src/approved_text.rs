@@ -1,5 +1,5 @@
-//! The comparison of a text with the approved one. Texts that were found to be approved are kept,
-//! so that the next get of the same text is compared without a hash.
+//! Compares the text of a result with the approved text. Results with approved texts are cached, so
+//! that the next get of the same text is compared without a hash.
 
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
@@ -11,14 +11,14 @@ use domain::approval::{DigestText, Form, canonical_text};
 use domain::document::Document;
 use domain::json::Json;
 
-/// Results whose texts are approved, by the digests of the texts; the least recently used are
-/// forgotten.
+/// Cache of results with approved texts, keyed by the digests of the texts. Evicts the least
+/// recently used results.
 pub(super) struct VerifiedTexts(Cache<DigestText, Document, VerifiedSize>);
 
 /// Memory for results, in bytes. A forgotten text is hashed again.
 const MEMORY: u64 = 16 << 20;
 
-/// About how many results there are; more only cost a resize.
+/// Estimated number of results. More results only cost a resize.
 const EXPECTED: usize = 1_024;
 
 #[derive(Clone)]
@@ -37,9 +37,9 @@ impl Default for VerifiedTexts {
 }
 
 impl VerifiedTexts {
-    /// Compares the text of a checked result with what is approved. `treat` does to a result what
-    /// was done to this one: an argument may be percent-encoded in a URI by a repair, say. A text
-    /// of more than `most` bytes is no approved one.
+    /// Compares the text of a checked result with the approved text. `treat` applies the repairs of
+    /// a result to a filled template, such as percent-encoding an argument in a URI. Texts of more
+    /// than `most` bytes are not approved.
     pub(super) fn verify(
         &self,
         expected: &ExpectedText<'_>,
@@ -53,7 +53,7 @@ impl VerifiedTexts {
             return compared.or_else(|other| if is_variant(&other) { Ok(()) } else { Err(other) });
         }
         if let ExpectedText::Template { forms, values, .. } = expected
-            // As most upstreams send it.
+            // Fast path: the result is spelled as most upstreams spell it.
             && forms.iter().any(|form| form.is_alike(values, result.json()))
         {
             return Ok(());
@@ -98,7 +98,7 @@ pub(super) struct OtherText {
 }
 
 impl OtherText {
-    /// The text of a result with which nothing is compared.
+    /// The text of a result for which no approved text is known.
     pub(super) fn of_result(result: &Document) -> Self {
         Self::new(canonical_text(result.json()))
     }
@@ -110,7 +110,7 @@ impl OtherText {
 
 /// Whether two results have the same text in the same spelling.
 fn is_same_text(one: Json<'_>, other: Json<'_>) -> bool {
-    // The same result as a whole, as most upstreams send it: no member has to be found.
+    // Compares raw JSON: a cached result that is repeated byte for byte needs no canonical form.
     let is_same = |name: &str| one.get(name).map(Json::text) == other.get(name).map(Json::text);
     one.text() == other.text() || ["messages", "description"].into_iter().all(is_same)
 }

@@ -1,4 +1,4 @@
-//! The arguments of a call: those that the client gave, checked and completed for the upstream.
+//! Checks the arguments of a client, and completes them for the upstream.
 
 use std::collections::{HashMap, HashSet};
 
@@ -11,8 +11,8 @@ use domain::fault::{Fault, RequestFault, UpstreamFault};
 use domain::json::object::write_object;
 use domain::redaction::without_secrets;
 
-/// Returns the arguments of a tool under the names of the prompt's arguments; `None` where they are
-/// the same.
+/// Maps the arguments of a tool to the names of the prompt's arguments. `None`: the names are the
+/// same.
 pub(super) fn renamed_arguments(
     item: &ListedItem,
     arguments: &Document,
@@ -40,10 +40,10 @@ pub(super) fn renamed_arguments(
     Ok(Some(renamed))
 }
 
-/// An object of strings.
+/// The depth of an object of strings.
 const ARGUMENTS_DEPTH: usize = 2;
 
-/// Returns the arguments for the upstream where they are not those of the client.
+/// Returns the arguments for the upstream. `None`: the client's arguments are sent unchanged.
 pub(super) fn effective_arguments(
     routed: &RoutedPrompt<'_>,
     arguments: Option<&Document>,

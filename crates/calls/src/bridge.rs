@@ -42,7 +42,7 @@ pub(super) struct Bridge<'a> {
     pub rounds: usize,
 }
 
-/// The key of a legacy upstream's server request among `inputRequests`: there is one at a time.
+/// The key of a legacy upstream's server request in `inputRequests`: one request at a time.
 const KEY: &str = "answer";
 
 /// Server requests in one get, one after another or at once: a form of several steps, and no loop.
@@ -459,7 +459,7 @@ const MISSING_CAPABILITY: i64 = -32021;
 const URL_ELICITATION_REQUIRED: i64 = -32042;
 const NONE: &str = "no answer from the client";
 const TOO_MANY_WAIT: &str = "too many calls are suspended for URL elicitations";
-/// JSON depth of text that was accepted before.
+/// JSON depth of documents that were checked on arrival.
 const DEPTH: usize = 64;
 
 fn invalid_answer() -> Fault {

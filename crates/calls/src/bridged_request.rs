@@ -23,7 +23,7 @@ use upstream::call::request::{InputResponses, RequestParams};
 pub(super) enum BridgedRequest<'a> {
     Get {
         prompt: &'a RoutedPrompt<'a>,
-        /// For the upstream.
+        /// The arguments for the upstream.
         arguments: Option<&'a Document>,
         /// The approved text for the arguments of the client, where texts are compared.
         expected: Option<&'a ExpectedText<'a>>,
@@ -100,7 +100,7 @@ impl BridgedRequest<'_> {
     }
 }
 
-/// The only source that a library may serve.
+/// Returns the digest of the approved source: a library serves only this source.
 fn approved_source(item: &ListedItem) -> Option<DigestText> {
     let approved = item.approval.approved.as_ref().filter(|approval| approval.is_enforced)?;
     approved.version.source.clone()

@@ -32,11 +32,11 @@ use upstream::driver::DriverId;
 use upstream::guard::concurrency::ConcurrencyLimit;
 use upstream::{Upstream, UpstreamDeps};
 
-/// Reports that are queued for the refresh. Beyond that, drivers wait: each has only one report to
-/// send.
+/// Queue capacity for reports to the refresh. When the queue is full, drivers wait; each driver has
+/// at most one report to send.
 const REPORTS: usize = 64;
 
-/// Dependencies of a router beside its configuration.
+/// Dependencies of a router, apart from its configuration.
 pub struct RouterDeps {
     pub gate: Arc<Gate>,
     pub sealer: Arc<Sealer>,

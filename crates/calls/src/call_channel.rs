@@ -25,7 +25,7 @@ pub enum CallEvent {
         origin: RequestOrigin,
         answer: oneshot::Sender<Answer>,
     },
-    /// A server request has ended without an answer: its call, or the time for the answer, is over.
+    /// A server request has ended without an answer, because its call or its timeout has ended.
     ServerRequestEnded,
 }
 
@@ -57,8 +57,8 @@ impl CallChannel {
         }
     }
 
-    /// Sends a server request and waits for its outcome; `None` if none arrives within `patience`,
-    /// or the client accepts none.
+    /// Sends a server request and waits for its outcome. `None`: no outcome arrived within
+    /// `patience`, or the client accepts no server requests.
     pub async fn request(
         &self,
         server_request: ServerRequest,
@@ -78,7 +78,7 @@ impl CallChannel {
     }
 }
 
-/// The wait for the answer to a server request. Dropped without one, it sends
+/// Waits for the answer to a server request. If dropped before the answer, sends
 /// [`CallEvent::ServerRequestEnded`].
 struct AnswerWait<'a>(Option<&'a CallChannel>);
 

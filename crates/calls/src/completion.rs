@@ -50,7 +50,7 @@ pub(super) async fn complete(
     reply::completion(response(exchange, channel).await?, routed.origin())
 }
 
-/// Waits for the response to a call before which only progress comes.
+/// Waits for a response that only progress messages may precede.
 pub(super) async fn response(
     mut exchange: CallExchange,
     channel: &CallChannel,

@@ -17,7 +17,7 @@ use domain::approval::Decider;
 use library::{LibraryVersions, VersionsOfPrompt};
 use upstream::Upstream;
 
-/// Why labels are not moved here.
+/// The reason for refusing label moves in a git library.
 const IN_REPOSITORY: &str = "its labels.toml is in a git repository: change it there, and the gateway follows within `poll`";
 
 /// Longest wait until a library was read again.
@@ -38,11 +38,11 @@ pub struct LabelledPrompt {
     /// Name in the library.
     pub raw_name: String,
     pub versions: VersionsOfPrompt,
-    /// The tag of what is here, for a move that is based on it.
+    /// The tag of the current labels. A move that is based on these labels names it.
     pub tag: String,
     /// The commit, for a library in a git repository.
     pub commit: Option<Arc<str>>,
-    /// The folder of the library; `None` where labels are not moved here.
+    /// The folder of the library; `None` for a git library, whose labels cannot be moved here.
     folder: Option<PathBuf>,
 }
 
@@ -62,12 +62,12 @@ impl LabelledPrompt {
         })
     }
 
-    /// A move of one of its labels, as the admin API and commands show it.
+    /// A move of a label of this prompt, in the JSON form of the admin API and commands.
     pub fn moved_json(&self, label: &str, from: Option<u32>, to: u32) -> Value {
         json!({"name": self.name, "label": label, "from": from, "to": to})
     }
 
-    /// The way to move the labels elsewhere; `None` where they are moved here.
+    /// How to move the labels if they are read-only; `None` if they can be moved here.
     pub fn read_only(&self) -> Option<&'static str> {
         self.folder.is_none().then_some(IN_REPOSITORY)
     }
@@ -84,7 +84,7 @@ impl LabelledPrompts<'_> {
         self.of_upstreams(|other| other == name).into_iter().next()
     }
 
-    /// The prompts whose public names are wanted: the others are not built.
+    /// Returns the prompts whose public names pass `is_wanted`; no other prompt is built.
     fn of_upstreams(&self, is_wanted: impl Fn(&str) -> bool) -> Vec<LabelledPrompt> {
         let upstreams = self.router.upstreams.values();
         upstreams.flat_map(|upstream| self.of_upstream(upstream, &is_wanted)).collect()
@@ -116,12 +116,12 @@ impl LabelledPrompts<'_> {
         library.prompts.iter().filter_map(prompt).collect()
     }
 
-    /// Moves a label of a prompt, records it, and returns the version before. `tag` is
-    /// [`LabelledPrompt::tag`] of what the person saw; `None` for what is there. Returns once the
-    /// gateway has read the file again, or after [`READ_TIMEOUT`].
+    /// Moves a label of a prompt, records the move, and returns the previous version. `tag` is the
+    /// [`LabelledPrompt::tag`] that was shown to the person; `None` skips this check. Returns once
+    /// the gateway has read the labels again, or after [`READ_TIMEOUT`].
     ///
     /// # Errors
-    /// The labels are others by now, the move is refused, or the file cannot be written.
+    /// The labels have changed since `tag`, the move is refused, or the file cannot be written.
     pub async fn move_to(
         &self,
         prompt: &LabelledPrompt,
@@ -143,7 +143,7 @@ impl LabelledPrompts<'_> {
         let (upstream, via) = (prompt.upstream.clone(), decider.via);
         let deps = &self.router.shared.upstream_deps;
         let audit = deps.audit.clone();
-        // A task of its own: a client that disconnects must not leave a move that is not on record.
+        // A spawned task finishes the move and its record even if the client disconnects.
         let moving = deps.tasks.spawn(beside_calls(move || {
             let from = move_label(&folder, &wanted, tag.as_deref())?;
             audit.note(event(from, &wanted, &upstream).text("via", via));
@@ -154,8 +154,8 @@ impl LabelledPrompts<'_> {
         Ok(from)
     }
 
-    /// Waits until the library has other labels of a prompt than those that were shown, so that a
-    /// person who has moved one sees it.
+    /// Waits until the labels of a prompt differ from the `shown` labels, so that the person sees
+    /// the completed move.
     async fn until_read(&self, shown: &LabelledPrompt) {
         let mut upstreams = self.router.upstreams.values();
         if let Some(upstream) = upstreams.find(|one| one.config().id.as_str() == shown.upstream) {
@@ -166,7 +166,7 @@ impl LabelledPrompts<'_> {
     }
 }
 
-/// Returns the folder whose labels are moved.
+/// Returns the folder of the library; refuses read-only labels and unknown versions.
 fn movable(prompt: &LabelledPrompt, version: u32) -> Result<PathBuf, MoveError> {
     let Some(folder) = &prompt.folder else {
         return Err(MoveError::Refused(IN_REPOSITORY.to_owned()));

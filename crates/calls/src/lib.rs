@@ -1,4 +1,4 @@
-//! The router: answers lists from the catalog, and forwards gets and completions to the owner of
+//! The router: answers lists from the catalog, and forwards gets and completions to the upstream of
 //! the prompt.
 
 #![forbid(unsafe_code)]
@@ -106,7 +106,7 @@ struct RouterSharedState {
     /// Marked changed whenever a snapshot is published.
     published: watch::Receiver<()>,
     changes: watch::Receiver<Option<Published>>,
-    /// Completed URL elicitations, from all upstreams.
+    /// URL elicitations that users completed, from all upstreams.
     url_completions: broadcast::Sender<UrlElicitationComplete>,
     suspended: SuspendedCalls,
     /// Permits to search a large view (`find_prompt`).
@@ -116,7 +116,7 @@ struct RouterSharedState {
     mismatches: Mismatches,
     verified: VerifiedTexts,
     rollouts: RolloutStates,
-    /// The texts that probes find.
+    /// Receives the texts that probes have found.
     texts: mpsc::Sender<Vec<TextReport>>,
     renewals: mpsc::Sender<Renewal>,
     upstream_deps: UpstreamDeps,
@@ -206,7 +206,7 @@ impl Router {
         }
     }
 
-    /// Lists the tools that stand for prompts.
+    /// Lists the tools that are derived from prompts.
     async fn list_tools(
         &self,
         call: &Call,
@@ -215,7 +215,7 @@ impl Router {
         now: UnixSeconds,
     ) -> Result<ListReply, Fault> {
         if self.lists.views.endpoints.exposure(&call.endpoint).form == ToolForm::Pair {
-            // The same whatever prompts there are, and while no upstream answers.
+            // The answer must not depend on the caller's prompts or on upstreams being reachable.
             let has_skills = self.has_skills(&call.endpoint);
             return self.lists.pair(cursor, self.lists.listing.ttl_max, has_skills);
         }
@@ -281,7 +281,7 @@ impl Router {
         }
     }
 
-    /// Takes a call through the gate, to the owner of its prompt.
+    /// Takes a call through the gate, to the upstream of its prompt.
     async fn authorize<'a>(
         &'a self,
         catalog: &'a Catalog,
@@ -315,7 +315,7 @@ impl Router {
         Ok(RoutedPrompt { admitted, item, version })
     }
 
-    /// Counts a use that began at this time.
+    /// Counts one use of a prompt or skill that began at `began`.
     fn count_use(&self, call: &Call, item: &ListedItem, began: Instant) {
         let (method, upstream) = (call.request.method(), item.upstream.as_str());
         let metrics = self.shared.telemetry.metrics();
@@ -385,7 +385,7 @@ impl Router {
         self.shared.published.clone()
     }
 
-    /// Reports the texts that probes found, which the catalog compares from now on.
+    /// Reports texts that probes have found; the catalog then compares gets with these texts.
     pub async fn report_texts(&self, texts: Vec<TextReport>) {
         // Fails only at shutdown.
         let _ = self.shared.texts.send(texts).await;
@@ -431,7 +431,7 @@ impl Router {
         self.shared.suspended.count()
     }
 
-    /// Reads an upstream again, soon, since it says that it has changed.
+    /// Schedules a new read of an upstream whose webhook reports a change.
     pub fn hint(&self, upstream: &str) {
         let id = UpstreamId::parse(upstream);
         if let Some(upstream) = id.and_then(|id| self.upstreams.get(&id)) {
@@ -444,12 +444,12 @@ impl Router {
         self.lists.views.endpoints.serves(endpoint, item)
     }
 
-    /// Whether an endpoint serves any skill, regardless of the caller, as far as it is known.
+    /// Whether an endpoint serves any known skill, for any caller.
     pub fn has_skills(&self, endpoint: &str) -> bool {
         self.lists.has_skills(endpoint)
     }
 
-    /// The same, or whether it serves private lists of which nothing is known yet.
+    /// Like [`Self::has_skills`], or the endpoint serves private lists that are not yet known.
     pub fn may_have_skills(&self, endpoint: &str) -> bool {
         self.lists.may_have_skills(endpoint)
     }
@@ -460,7 +460,7 @@ impl Router {
         self.upstreams.iter().any(|(id, upstream)| upstream.config().seals_links() && is_served(id))
     }
 
-    /// Whether a URI is one of a file of a skill of an endpoint, regardless of view and caller.
+    /// Whether a URI names a file of a skill of an endpoint, regardless of view and caller.
     pub fn is_of_skill(&self, endpoint: &str, uri: &str) -> bool {
         let catalog = self.lists.catalog.load();
         let skills = self.lists.views.endpoints.skills_at(&catalog.skills, endpoint);
@@ -469,7 +469,7 @@ impl Router {
             || private.is_some_and(|lists| lists.may_have_skill(uri))
     }
 
-    /// Returns the gateway of this pseudonym, and those behind its upstreams.
+    /// Returns the pseudonym of this gateway with the gateways behind its upstreams.
     pub fn via(&self, own: &str) -> Via {
         Via::of_gateway(own, self.upstreams.values().filter_map(|upstream| upstream.behind()))
     }
@@ -512,8 +512,8 @@ impl Router {
         }
     }
 
-    /// Looks for the upstream that may have a name that no list contains. A name with the prefix of
-    /// an upstream whose list was never received is not unknown: clients would forget it.
+    /// Finds the upstream that may own a name that no list contains. Until that upstream's list is
+    /// received, the name is not answered as unknown: clients would forget it.
     fn unlisted<'a>(&'a self, catalog: &Catalog, call: &Call, name: &str) -> Option<Unlisted<'a>> {
         let (prefix, listed_name) = self.lists.naming.claimed(name)?;
         let claims = |upstream: &&Arc<Upstream>| {

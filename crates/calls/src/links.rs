@@ -1,5 +1,5 @@
-//! Links in prompts: URIs of an upstream become capabilities, by which the caller that gets the
-//! prompt reads the resources behind them.
+//! Links in prompts: an upstream's URIs become capabilities, with which the caller of the get reads
+//! the linked resources.
 
 use tokio::time::Instant;
 
@@ -26,12 +26,12 @@ use domain::unix_time::UnixSeconds;
 use policy::Resolution;
 use upstream::call::request::{RequestParams, UpstreamRequest};
 
-/// Most links of one result that are looked at: a prompt has a few, and each that is sealed grows
-/// by some hundred bytes.
+/// Most links of one result that are examined. A prompt has a few, and each sealed link adds some
+/// hundred bytes.
 const MAX_LINKS: usize = 1_000;
 
-/// Opens the URI of a `resources/read` that is one of the gateway's. A link that the caller cannot
-/// use at the endpoint is none.
+/// Opens the sealed URI of a `resources/read`. `link` is `None` if the caller cannot use the link
+/// at this endpoint.
 pub fn request(
     router: &Router,
     uri: &str,
@@ -45,7 +45,7 @@ pub fn request(
     Request::ReadLink { uri: uri.to_owned(), link: link.map(Box::new) }
 }
 
-/// Seals the links in the messages of a prompt, where its upstream says so.
+/// Seals the links in the messages of a prompt, if its upstream is configured to seal links.
 pub(super) fn seal(
     router: &Router,
     catalog: &Catalog,
@@ -66,9 +66,9 @@ pub(super) fn seal(
 /// Reads the resource behind a link at its upstream, if the caller may still get the prompt.
 ///
 /// # Errors
-/// An unknown resource, alike for a link that is not of this caller and a prompt that is unknown,
-/// denied or withheld; the other refusals of [`Gate::authorize`](policy::Gate::authorize);
-/// and the faults of the upstream.
+/// An unknown resource, alike for a link of another caller and for a prompt that is unknown, denied
+/// or withheld; the other refusals of [`Gate::authorize`](policy::Gate::authorize); and the faults
+/// of the upstream.
 pub(super) async fn read(
     router: &Router,
     uri: &str,
@@ -107,8 +107,8 @@ pub(super) async fn read(
     Ok(Reply::Resource(Box::new(resource)))
 }
 
-/// Whether the prompt of a link, if it is listed, is still that prompt, and its upstream one whose
-/// links are sealed.
+/// Whether the link's name still stands for the same prompt, if listed, and the prompt's upstream
+/// still seals links.
 fn is_readable(router: &Router, catalog: &Catalog, link: &Link) -> bool {
     let is_same = |item: &ListedItem| {
         item.upstream.as_str() == link.upstream
@@ -124,7 +124,7 @@ fn is_readable(router: &Router, catalog: &Catalog, link: &Link) -> bool {
         })
 }
 
-/// Translates the ways in which a resource does not exist.
+/// Turns denials and the codes of [`NOT_THERE`] into the error for an unknown resource.
 fn as_unknown(fault: Fault, uri: &str, call: &Call) -> Fault {
     let is_unknown = match &fault {
         Fault::Request(RequestFault::UnknownPrompt) => true,
@@ -140,7 +140,7 @@ fn as_unknown(fault: Fault, uri: &str, call: &Call) -> Fault {
     RequestFault::unknown_resource(is_modern, uri).into()
 }
 
-/// The codes with which servers of both eras, and those without resources, refuse a URI.
+/// Error codes for an unknown URI: in both eras, and from servers without resources.
 const NOT_THERE: [i64; 3] = [-32002, -32601, -32602];
 
 /// Seals the links in a result of one prompt.
@@ -169,8 +169,8 @@ impl LinkSealer<'_> {
         self.edits(document, links, |_| None)
     }
 
-    /// The changes to a checked `ReadResourceResult`. The URI that was asked for becomes the one
-    /// with which the caller has asked.
+    /// The changes to a checked `ReadResourceResult`. The upstream's `uri` is replaced by `asked`,
+    /// the URI in the caller's request.
     fn in_contents(&self, document: &Document, (uri, asked): (&str, &str)) -> Edits {
         let contents = document.json().get("contents");
         let contents = contents.iter().flat_map(|contents| contents.elements());
@@ -178,7 +178,7 @@ impl LinkSealer<'_> {
         self.edits(document, links, |found| (found == uri).then(|| asked.to_owned()))
     }
 
-    /// Replaces each URI, and keeps it in the `_meta` of its block.
+    /// Replaces each URI, and keeps the original in the `_meta` of its block.
     fn edits<'a>(
         &self,
         document: &Document,
@@ -188,7 +188,7 @@ impl LinkSealer<'_> {
         let mut edits = Edits::default();
         let originals = links.filter_map(|(block, uri)| Some((block, uri, uri.as_str()?)));
         let of_upstream = originals.filter(|(.., original)| link::is_of_upstream(original));
-        // Also those that stay as they are, since looking for their skills takes time.
+        // Unsealed URIs count against `MAX_LINKS`, too: searching the skills for each takes time.
         let replaced = of_upstream.take(MAX_LINKS).filter_map(|(block, uri, original)| {
             let sealed = known(&original).or_else(|| self.seal(&original))?;
             Some((block, uri, original, sealed))
@@ -200,7 +200,7 @@ impl LinkSealer<'_> {
         edits
     }
 
-    /// Returns the link to a URI; `None` for one that stays as it is.
+    /// Returns the link to a URI; `None` for a file of a skill, whose URI stays unchanged.
     fn seal(&self, uri: &str) -> Option<String> {
         let Self { router, catalog, routed, now } = *self;
         let listed = routed.listed();

@@ -1,7 +1,7 @@
-//! Texts that callers got and that are not approved: the prompts that are probed because of them,
-//! and the forms that are offered to approvers. A form has places for the values of the caller; a
-//! form that shows a value in another case or backwards is not offered. Other changes of a value,
-//! such as by an encoding, are not recognized (docs/approvals.md).
+//! Texts of gets that are not approved: the prompts to probe because of these texts, and the forms
+//! to offer to approvers. A form has places for the caller's values. A form that shows a value in
+//! another case or backwards is not offered; other changes of a value, such as an encoding, are not
+//! recognized (docs/approvals.md).
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,24 +23,24 @@ use domain::approval::{ApprovalKind, ApprovalState, DigestText, Form};
 use domain::json::Json;
 use domain::name::UpstreamId;
 
-/// Prompts whose gets gave other texts than the approved ones.
+/// Prompts whose gets returned texts other than the approved ones.
 pub struct Mismatches {
     /// The prompts to probe, by upstream.
     prompts: Mutex<HashMap<UpstreamId, HashSet<Arc<str>>>>,
     added: watch::Sender<()>,
-    /// The last text of each prompt that was not approved: its digest, and when.
+    /// The last unapproved text of each prompt: its digest and its time.
     last: Mutex<HashMap<PromptKey, (DigestText, SystemTime)>>,
-    /// The least recently used are forgotten, and found again by the next get.
+    /// Variants and sets of arguments by prompt. Evicted entries return with the next get.
     found: Cache<PromptKey, Arc<Found>, FoundSize>,
 }
 
 /// The upstream and raw name of a prompt.
 type PromptKey = (UpstreamId, Arc<str>);
 
-/// Prompts whose last text that was not approved is remembered; others then forget theirs.
+/// Capacity of `last`: when it is reached, all last texts are forgotten.
 const LAST_MISMATCHES: usize = 10_000;
 
-/// The gets of one prompt that fit no approved text.
+/// Unapproved variants and sets of arguments of one prompt.
 #[derive(Clone, Default)]
 struct Found {
     variants: Vec<FoundVariant>,
@@ -48,16 +48,16 @@ struct Found {
     arguments: Vec<Arc<str>>,
 }
 
-/// Variants of one prompt that wait: a person decides on each.
+/// Most waiting variants of one prompt: a person decides on each variant.
 const MAX_FOUND: usize = 4;
 
-/// Sets of arguments of one prompt that are probed because callers gave them.
+/// Most sets of arguments of one prompt that are probed because callers gave them.
 const MAX_SETS: usize = 16;
 
-/// Memory for what was found, in bytes.
+/// Memory for [`Found`] entries, in bytes.
 const MEMORY: u64 = 16 << 20;
 
-/// About how many prompts there are; more only cost a resize.
+/// Estimated number of prompts. More prompts only cost a resize.
 const EXPECTED: usize = 64;
 
 #[derive(Clone)]
@@ -83,8 +83,8 @@ impl Default for Mismatches {
 }
 
 impl Mismatches {
-    /// Takes in a text that a caller got and that is not the expected one. The prompt is probed if
-    /// that is news, so that no caller makes the gateway probe again and again.
+    /// Adds an unexpected text of a get. Has the prompt probed if the text is news, so that no
+    /// caller can cause endless probes.
     pub(super) fn found(
         &self,
         routed: &RoutedPrompt<'_>,
@@ -104,7 +104,7 @@ impl Mismatches {
         }
     }
 
-    /// Adds a set of arguments with places for values other than choices. Returns whether it is
+    /// Adds a set of arguments. Values other than choices become places. Returns whether the set is
     /// new.
     fn add_arguments(&self, item: &ListedItem, given: &str) -> bool {
         let overlay = item.overlay.as_ref();
@@ -126,7 +126,7 @@ impl Mismatches {
         })
     }
 
-    /// Adds the form of a text. Returns whether it is new, or cannot be known to be.
+    /// Adds the form of a text. Returns whether the form is new, or whether there is no form.
     fn add_variant(
         &self,
         routed: &RoutedPrompt<'_>,
@@ -154,7 +154,7 @@ impl Mismatches {
         let digest: DigestText = seal::prompt_text_digest(&text).into();
         let (arguments, approved) = (key.clone(), expected.digest().clone());
         self.change(routed.item, |found| {
-            // Variants of a version that is no longer approved are forgotten.
+            // Forget variants of the same arguments that belong to an earlier approved text.
             found
                 .variants
                 .retain(|known| known.arguments != arguments || known.approved == approved);
@@ -168,8 +168,8 @@ impl Mismatches {
         })
     }
 
-    /// Changes what was found of a prompt. Of two changes at once one may be lost; the next get
-    /// makes it again.
+    /// Changes the [`Found`] entry of a prompt. Of two concurrent changes one may be lost; the next
+    /// get repeats the lost change.
     fn change(&self, item: &ListedItem, change: impl FnOnce(&mut Found) -> bool) -> bool {
         let key = key_of_item(item);
         let mut found = self.found.get(&key).map(|found| (*found).clone()).unwrap_or_default();
@@ -199,13 +199,13 @@ impl Mismatches {
         found.variants.iter().filter(waits).cloned().collect()
     }
 
-    /// The sets of arguments that callers gave and for which nothing was approved.
+    /// The sets of arguments from callers for which no text is approved.
     pub fn arguments(&self, row: &ApprovalRow) -> Vec<Arc<str>> {
         let found = self.found.get(&key_of_row(row));
         found.map(|found| found.arguments.clone()).unwrap_or_default()
     }
 
-    /// Remembers the text of a get, to show it to those who decide.
+    /// Remembers the unapproved text of a get, so that approvers see that it was returned.
     pub(super) fn remember(&self, item: &ListedItem, offered: &DigestText) {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if last.len() >= LAST_MISMATCHES {
@@ -215,37 +215,37 @@ impl Mismatches {
         last.insert(key, (offered.clone(), wall_clock()));
     }
 
-    /// The last text of a prompt that a caller's get gave, and that was not approved.
+    /// The last unapproved text that a caller got of a prompt.
     pub fn last(&self, row: &ApprovalRow) -> Option<SeenOtherwise> {
         let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let (digest, at) = last.get(&key_of_row(row))?.clone();
         Some(SeenOtherwise { arguments: None, digest: Some(digest), at })
     }
 
-    /// Lets a prompt be probed.
+    /// Adds a prompt to the prompts to probe.
     pub(super) fn add(&self, item: &ListedItem) {
         let mut prompts = self.prompts.lock().unwrap_or_else(PoisonError::into_inner);
         prompts.entry(item.upstream.clone()).or_default().insert(item.raw_name.clone());
         self.added.send_replace(());
     }
 
-    /// Marked changed whenever one is added.
+    /// Marked changed whenever a prompt to probe is added.
     pub fn added(&self) -> watch::Receiver<()> {
         self.added.subscribe()
     }
 
-    /// The raw names of an upstream's prompts.
+    /// Removes and returns the raw names of an upstream's prompts to probe.
     pub fn take(&self, upstream: &UpstreamId) -> HashSet<Arc<str>> {
         let mut prompts = self.prompts.lock().unwrap_or_else(PoisonError::into_inner);
         prompts.remove(upstream).unwrap_or_default()
     }
 }
 
-/// Shortest value of an argument that is looked for, in characters: shorter ones are in many words.
+/// Shortest argument value to search for, in characters: shorter values occur in many words.
 const MIN_VALUE: usize = 4;
 
-/// Whether a form shows a value of the caller in another case, or backwards: more often than the
-/// approved text, which may have the same word.
+/// Whether a form shows a caller's value in another case or backwards, and more often than the
+/// approved text shows the same word.
 fn shows_value(form: &str, approved: &str, arguments: Json<'_>) -> bool {
     let [form, approved] = [form, approved].map(str::to_lowercase);
     let values = arguments.members().filter_map(|(_, value)| value.as_str());
@@ -265,8 +265,8 @@ fn key_of_row(row: &ApprovalRow) -> PromptKey {
     (row.upstream.clone(), row.raw_name.clone())
 }
 
-/// Whether a text must not be shown to those who decide: it was made for the caller alone, or holds
-/// a secret.
+/// Whether approvers must not see a text: the upstream made it for this caller alone, or the text
+/// holds a secret.
 fn is_private(routed: &RoutedPrompt<'_>, text: &str) -> bool {
     let overlay = routed.item.overlay.as_deref();
     routed.admitted.upstream.config().acts_as_caller()

@@ -1,5 +1,5 @@
-//! Probes: calls by which the gateway learns the texts of prompts and the files of skills. They
-//! pass the same door as every call, as the caller `promptgate`.
+//! Probes: calls by which the gateway learns the texts of prompts and the files of skills. Probes
+//! pass the same gate as every call, as the caller `promptgate`.
 
 use tokio::time::Instant;
 
@@ -44,7 +44,7 @@ impl ProbeRequest<'_> {
         let name = public_name.to_owned();
         match self {
             Self::Text(arguments) => {
-                // As clients do that have none to give.
+                // Clients without arguments omit the member, too.
                 let given = (arguments != NO_ARGUMENTS).then(|| arguments.as_bytes().to_vec());
                 let arguments = given.and_then(|given| Document::parse(given, DEPTH).ok());
                 Request::Get { name, name_kind: NameKind::Public, arguments, retry: None }
@@ -125,8 +125,8 @@ pub async fn probe(
     got
 }
 
-/// Returns all values of an argument as a JSON array, which is empty where the upstream has
-/// more.
+/// Returns all values of an argument as a JSON array. The array is empty if the upstream has more
+/// values than it returned.
 async fn get_values(
     router: &Router,
     routed: &RoutedPrompt<'_>,
@@ -143,7 +143,7 @@ async fn get_values(
     }
 }
 
-/// Returns the result with a file that is as its skill's entry says.
+/// Returns the result with a file after checking the file against its skill's entry.
 async fn get_file(
     router: &Router,
     routed: &RoutedPrompt<'_>,

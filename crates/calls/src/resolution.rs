@@ -6,12 +6,12 @@ use domain::fault::{Fault, UpstreamFaultKind as Kind};
 use domain::name::UpstreamId;
 use policy::{CallTarget, Resolution};
 
-/// A prompt that may exist, at an upstream that has no list.
+/// A prompt that may exist at an upstream whose list was never received.
 pub(super) struct Unlisted<'a> {
     pub upstream: &'a UpstreamId,
     pub raw_name: String,
     pub state: ApprovalState,
-    /// Why there is no list.
+    /// Why the list is missing.
     pub kind: Kind,
 }
 

@@ -1,5 +1,5 @@
-//! Rollbacks of rollouts, as they outlast the process and reach other replicas: only a person
-//! begins again. They are in one small file beside the folder of the audit log.
+//! Persists rollbacks of rollouts, and carries them to other replicas, so that only a person can
+//! restart a rollout. The file lies beside the folder of the audit log.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,15 +11,14 @@ use tracing::warn;
 use base::platform::disk::{self, Readers};
 use config::{Config, durable_file};
 
-/// A rollout whose new version was taken back, or is served again.
+/// The rollback or restart of a rollout.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct RollbackNotice {
     /// Public name of the prompt.
     pub prompt: String,
     pub from: String,
     pub to: String,
-    /// When it was taken back, in seconds since the Unix epoch; absent once a person has begun the
-    /// rollout again.
+    /// Time of the rollback, in seconds since the Unix epoch; absent after a restart by a person.
     pub at: Option<u64>,
 }
 
@@ -33,8 +32,8 @@ pub(super) fn file_of(config: &Config) -> Option<PathBuf> {
     Some(config.audit.as_ref()?.path.parent()?.join(FILE))
 }
 
-/// Reads the rollbacks of a file. One that cannot be read is no reason not to start: the version
-/// is taken back again if it still fails.
+/// Reads the rollbacks of a file. An unreadable file does not prevent the start: a version that
+/// still fails is rolled back again.
 pub(super) fn read(path: &Path) -> Vec<RollbackNotice> {
     let read = disk::read_to_string(path);
     match read.and_then(|text| serde_json::from_str(&text).map_err(io::Error::from)) {
@@ -47,15 +46,15 @@ pub(super) fn read(path: &Path) -> Vec<RollbackNotice> {
     }
 }
 
-/// Records a rollback, or a new beginning, beside those of other rollouts, which another process
-/// with the same folder may have written. Without the file a restart begins the rollouts again.
+/// Records a rollback or restart. Keeps the entries of other rollouts, which another process may
+/// have written. Without the file, a process restart restarts all rollouts.
 pub(super) fn record(path: &Path, news: &RollbackNotice) {
     if let Err(error) = change(path, news) {
         warn!(path = %path.display(), %error, "the rollbacks of rollouts cannot be written; a restart forgets them");
     }
 }
 
-/// The name of the file that keeps other writers out.
+/// The lock file that serializes writers.
 const LOCK: &str = ".rollouts.lock";
 
 /// The longest wait for another process that writes the file.

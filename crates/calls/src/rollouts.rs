@@ -1,5 +1,5 @@
-//! Rollouts in the catalog: the version that a get or completion is answered with, and what becomes
-//! of the rollout when that version fails.
+//! Rollouts in the catalog: choose the version for a get or completion, and rollback when the new
+//! version fails.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -32,21 +32,21 @@ pub struct Rollouts {
     rollouts: BTreeMap<String, Rollout>,
     sealer: Arc<Sealer>,
     shared: Arc<RouterSharedState>,
-    /// The file that keeps rollbacks; `None` where none is kept.
+    /// The file that keeps rollbacks; `None` without such a file ([`rollbacks::file_of`]).
     file: Option<PathBuf>,
 }
 
-/// The states of the rollouts that were configured since the start, one of each prompt and pair
-/// of versions: an edit of the share keeps it.
+/// The states of all rollouts since the start, keyed by prompt and pair of versions, so that an
+/// edit of the share keeps the state.
 pub(super) struct RolloutStates {
     states: Mutex<Vec<RolloutState>>,
-    /// Rollbacks and new beginnings of this process, for other replicas.
+    /// Rollbacks and restarts in this process, for other replicas.
     news: broadcast::Sender<RollbackNotice>,
     /// Held while the file is written, so that the newest states are written last.
     writing: Mutex<()>,
 }
 
-/// News that wait for a slow reader: a rollout is rolled back once until a person has looked at it.
+/// Queue capacity for slow receivers. A rollout is rolled back once before a person restarts it.
 const NEWS: usize = 64;
 
 struct RolloutState {
@@ -54,7 +54,7 @@ struct RolloutState {
     from: Arc<str>,
     to: Arc<str>,
     outcomes: RolloutOutcomes,
-    /// Why `to` was not served when it was needed last, as the log has it.
+    /// The last logged reason for not serving `to`.
     problem: Option<RolloutProblem>,
 }
 
@@ -62,9 +62,9 @@ struct RolloutState {
 #[derive(Clone, Copy)]
 pub(super) struct ChosenVersion<'a> {
     rollout: &'a Rollout,
-    /// Whether it is `to`.
+    /// Whether `item` is the rollout's `to`.
     is_new: bool,
-    /// The prompt as it is listed, and the version that is served in its place.
+    /// The listed prompt, and the version (`item`) that is served in its place.
     pub listed: &'a ListedItem,
     pub item: &'a ListedItem,
 }
@@ -89,14 +89,14 @@ pub enum RolloutProblem {
     Overlays(String),
 }
 
-/// A rollout, and what has become of it in this replica.
+/// A rollout with its counts and problems in this replica.
 #[derive(Clone, Debug)]
 pub struct RolloutStatus {
     pub rollout: Rollout,
-    /// The share at present, and the next step.
+    /// The current share, and the next step.
     pub share: f64,
     pub next: Option<RolloutStep>,
-    /// Gets that `to` has answered since it was last armed, and how many of them have failed.
+    /// Gets that `to` has answered since the last (re)start, and how many of these gets failed.
     pub gets: u64,
     pub failed: u64,
     pub rolled_back: Option<UnixSeconds>,
@@ -132,8 +132,8 @@ impl Rollouts {
         Self { rollouts, sealer, shared, file }
     }
 
-    /// Chooses the version of a listed prompt that a caller gets; `None` without a rollout. The
-    /// gateway itself reads what people are to approve, the prompt that is listed.
+    /// Chooses the version of a listed prompt for a caller; `None` without a rollout. The gateway's
+    /// own probes always get the listed version, because people approve that version.
     pub(super) fn choose<'a>(
         &'a self,
         caller: &Caller,
@@ -159,7 +159,7 @@ impl Rollouts {
         blind.first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes))
     }
 
-    /// The new version, unless it was taken back or cannot be served. The log has each reason once.
+    /// The new version, unless it stepped back or cannot be served. Logs each change of the reason.
     fn new_version<'a>(
         &self,
         rollout: &Rollout,
@@ -184,7 +184,7 @@ impl Rollouts {
         })
     }
 
-    /// Counts the outcome of a get for its version; the new one is taken back where its rule says.
+    /// Counts the outcome of a get for its version; is rolled back if the rule demands it.
     pub(super) fn note(
         &self,
         chosen: ChosenVersion<'_>,
@@ -213,10 +213,10 @@ impl Rollouts {
         }
     }
 
-    /// Tells other replicas of a rollback or a new beginning, and keeps it.
+    /// Sends a rollback or restart to other replicas, and writes it to the file.
     fn tell(&self, rollout: &Rollout) {
         let news = self.shared.rollouts.with(rollout, |state| state.news());
-        // Without other replicas nothing listens.
+        // Without other replicas the channel has no receiver.
         let _ = self.shared.rollouts.news.send(news);
         self.keep(rollout);
     }
@@ -229,18 +229,18 @@ impl Rollouts {
         tasks.spawn(beside_calls(move || {
             let rollouts = &shared.rollouts;
             let _writing = rollouts.writing.lock().unwrap_or_else(PoisonError::into_inner);
-            // As it is now: another change may have come first.
+            // Read the state under the lock: another change may have come first.
             let news = rollouts.with(&rollout, |state| state.news());
             rollbacks::record(&file, &news);
         }));
     }
 
-    /// Rollbacks and new beginnings from now on, for other replicas.
+    /// Rollbacks and restarts from now on, for other replicas.
     pub fn news(&self) -> broadcast::Receiver<RollbackNotice> {
         self.shared.rollouts.news.subscribe()
     }
 
-    /// Does as another replica has done.
+    /// Applies a rollback or restart of another replica.
     pub fn follow(&self, news: &RollbackNotice) {
         let of = self.rollouts.get(&news.prompt);
         let is_of = |rollout: &&Rollout| *rollout.from == *news.from && *rollout.to == *news.to;
@@ -276,8 +276,8 @@ impl Rollouts {
         self.rollouts.values().map(status).collect()
     }
 
-    /// Begins the rollout of a prompt again, after a rollback, and records that a person (`by`)
-    /// did. Returns whether it was rolled back; `None` without a rollout of the prompt.
+    /// Restarts the rollout of a prompt after a rollback, and records the person (`by`). Returns
+    /// whether the rollout was rolled back; `None` without a rollout of the prompt.
     pub fn rearm(&self, prompt: &str, by: &str) -> Option<bool> {
         let rollout = self.rollouts.get(prompt)?;
         let is_rearmed = self.shared.rollouts.with(rollout, |state| state.step(None));
@@ -285,7 +285,7 @@ impl Rollouts {
             let event = rollout_event("rollout_rearmed", rollout).text("by", by);
             self.shared.upstream_deps.audit.note(event);
         }
-        // Also where nothing was rolled back: another replica may not have heard of it.
+        // Sent even without a rollback here: the rollback may be known to another replica only.
         self.tell(rollout);
         Some(is_rearmed)
     }
@@ -303,7 +303,7 @@ impl RolloutStates {
         self.states.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a version back that was taken back before this process, unless more is known.
+    /// Restores a rollback from the file, unless this process already has a state.
     fn restore(&self, kept: &RollbackNotice) {
         let RollbackNotice { prompt, from, to, at } = kept;
         let mut states = self.lock();
@@ -336,7 +336,7 @@ impl RolloutState {
         (&*self.prompt, &*self.from, &*self.to) == (prompt, from, to)
     }
 
-    /// Takes the version back at this time, or begins again. Returns whether that is a change.
+    /// Steps back at `back_at`, or restarts. Returns whether the state changed.
     fn step(&mut self, back_at: Option<UnixSeconds>) -> bool {
         let is_change = self.outcomes.rolled_back().is_some() != back_at.is_some();
         if is_change {
@@ -373,7 +373,7 @@ fn version<'a>(
     label: &str,
 ) -> Result<&'a ListedItem, RolloutProblem> {
     let name = version_name(&listed.public_name, label);
-    // A prompt server may list its versions under such names, too.
+    // A prompt server may list versions under names of the same form.
     let is_version = |item: &&ListedItem| {
         item.upstream == listed.upstream && *item.raw_name == version_name(&listed.raw_name, label)
     };
@@ -399,8 +399,8 @@ fn version<'a>(
     Ok(item)
 }
 
-/// Returns the version for callers outside the share: the prompt itself, where it is of this label
-/// or number, or where nothing says which version it is.
+/// Returns the version for callers outside the share: the listed prompt, if it has this label or
+/// number or if its version is unknown.
 fn old_version<'a>(
     catalog: &'a Catalog,
     listed: &'a ListedItem,
@@ -424,8 +424,8 @@ pub fn problem(catalog: &Catalog, rollout: &Rollout) -> Option<RolloutProblem> {
     }
 }
 
-/// Whether a get failed by the version that it got: not by its caller's arguments or credential,
-/// and not because the upstream could not be reached at all.
+/// Whether a get failed because of its version: the caller's arguments or credential do not count,
+/// nor does an unreachable upstream.
 fn is_failure(fault: &Fault) -> bool {
     let Fault::Upstream(UpstreamFault { kind, .. }) = fault else { return false };
     match kind {

@@ -21,7 +21,7 @@ pub(crate) struct SuspendedCall {
     pub exchange: CallExchange,
     pub server_request: ServerRequest,
     pub answer: oneshot::Sender<Answer>,
-    /// When it is given up.
+    /// When the call is given up.
     pub until: Instant,
 }
 
@@ -41,12 +41,12 @@ const MAX_CALLS: usize = 256;
 /// Suspended calls of one caller: a user visits one page at a time.
 const MAX_PER_CALLER: usize = 4;
 
-/// Bounds on the number of suspended calls.
+/// Limits on the number of suspended calls.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SuspendedLimits {
     pub per_upstream: usize,
-    /// The part of [`MAX_CALLS`] and of `per_upstream` that one caller may have while others want
-    /// room.
+    /// The part of [`MAX_CALLS`] and of `per_upstream` that one caller may hold while other callers
+    /// need places.
     pub share: Share,
 }
 
@@ -105,8 +105,8 @@ impl SuspendedCalls {
         Self { calls: Arc::default(), tasks, shutdown }
     }
 
-    /// Suspends a call of a caller, for whose `holder` it is counted, and returns its ticket;
-    /// `None` if a bound is reached.
+    /// Suspends a call of a caller, counts it for `holder`, and returns its ticket; `None` if a
+    /// limit is reached.
     pub(crate) fn suspend(
         &self,
         caller: &Caller,
@@ -133,7 +133,7 @@ impl SuspendedCalls {
             let taken = exchange.wait_for_client(waiting).await;
             remove(&calls, &ticket, |_| true);
             if let Some(Some(Ok(Ok(retry)))) = taken {
-                // If the client that resumes it is gone by now, the call ends.
+                // If the client that resumes the call has disconnected, the call ends here.
                 let _ = retry.send(SuspendedCall { exchange, server_request, answer, until });
             }
         });
@@ -150,7 +150,7 @@ impl SuspendedCalls {
         lock(&self.calls).places.len()
     }
 
-    /// Removes and returns a call, for the caller that it belongs to.
+    /// Removes and returns the call of a ticket, if the call belongs to `caller`.
     pub(crate) async fn take(&self, ticket: &Ticket, caller: &Caller) -> Option<SuspendedCall> {
         let place = remove(&self.calls, ticket, |place| place.caller == *caller)?;
         let (retry, waiting) = oneshot::channel();
@@ -159,7 +159,7 @@ impl SuspendedCalls {
     }
 }
 
-/// Removes one certain call, and gives its place back.
+/// Removes the call of a ticket, and frees its place.
 fn remove(
     calls: &Mutex<Suspended>,
     ticket: &Ticket,

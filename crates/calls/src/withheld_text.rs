@@ -19,7 +19,7 @@ use domain::fault::{Fault, UpstreamFault, UpstreamFaultKind as Kind};
 use domain::hidden_text::HiddenText;
 use upstream::guard::large_texts::{AT_ONCE, work_on};
 
-/// The outcome of a get of a text that is not approved.
+/// The outcome of a get whose text is not approved.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Unapproved {
     Served,
@@ -47,7 +47,7 @@ pub(super) async fn withhold_other_text(
     result: &Document,
 ) -> Result<(), Fault> {
     let item = routed.item;
-    // Its buffer may be larger than the text.
+    // The length of the text, not of its buffer, which may be larger.
     let bytes = result.json().text().len();
     let verified = if bytes <= AT_ONCE {
         let settings = &routed.admitted.upstream.config().settings;
@@ -94,14 +94,14 @@ async fn verify_large(
     work_on(bytes, &holder, verify).await
 }
 
-/// Treats an approved text that was filled in as each result is treated; `None` if it is refused.
+/// Repairs a filled-in approved text as a result is repaired; `None` if the checks refuse it.
 fn treated(filled: Document, origin: ResultOrigin, hidden_text: HiddenText) -> Option<Document> {
     let treated = reply::prompt(filled, origin, hidden_text).ok();
     treated.map(|treated| treated.result)
 }
 
-/// Answers a get that failed with the approved text, if the upstream is gone or offers another
-/// text, and there is a snapshot for the arguments.
+/// Answers a failed get with the approved text, if the upstream is down or offers another text, and
+/// a snapshot exists for the arguments.
 pub(super) async fn snapshot_or(
     shared: &RouterSharedState,
     routed: &RoutedPrompt<'_>,
@@ -132,8 +132,8 @@ pub(super) async fn snapshot_alone(
     })
 }
 
-/// Returns the approved text of a get, with its arguments; `None` if there is none, or it
-/// cannot be served.
+/// Returns the approved text of a get, with its arguments filled in; `None` without a snapshot, or
+/// if the snapshot cannot be served.
 async fn snapshot(
     routed: &RoutedPrompt<'_>,
     expected: Option<&ExpectedText<'_>>,
@@ -146,7 +146,7 @@ async fn snapshot(
     let read = approval.snapshot(expected, most).await;
     let text = read.inspect_err(|error| error!(%error, name, "snapshot cannot be read")).ok()??;
     let result = Document::parse(text.into_bytes(), DEPTH).ok()?;
-    // Under the present rules, which may differ from those at its approval.
+    // Checked under the current rules, which may have changed since the approval.
     let hidden_text = routed.admitted.upstream.config().settings.content;
     let checked = reply::prompt(result, routed.origin(), hidden_text);
     let checked = checked.inspect_err(|fault| error!(%fault, name, "snapshot is refused")).ok()?;
@@ -172,8 +172,8 @@ fn note_unapproved(
         shared.telemetry.metrics().unapproved(upstream, outcome.as_str());
     }
     shared.mismatches.remember(item, offered);
-    // Another source, whose text no get has seen. Its state changes with the next probe; once
-    // it has, gets cause no more probes.
+    // The source may have changed before any get showed a new text. The next probe updates the
+    // state; from then on, gets cause no more probes.
     let version = item.approval.approved.as_ref().map(|approved| &approved.version);
     let has_source = version.is_some_and(|version| version.source.is_some());
     if has_source && item.approval.state == ApprovalState::Approved {
@@ -196,8 +196,8 @@ pub(super) fn count_tolerated(shared: &RouterSharedState, item: &ListedItem) {
     }
 }
 
-/// Whether the fault means that the upstream is unavailable. Where it is called as the caller, an
-/// authorization failure or an HTTP error status is a decision about that caller, not an outage.
+/// Whether the fault means that the upstream is unavailable. With `as_caller`, an authorization
+/// failure or an HTTP error status is a decision about that caller, not an outage.
 pub(super) fn is_gone(kind: &Kind, as_caller: bool) -> bool {
     kind.is_no_answer()
         || matches!(kind, Kind::SessionLost)

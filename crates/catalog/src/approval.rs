@@ -1,4 +1,4 @@
-//! Approvals in the catalog: which form of each prompt is served, and what a get is compared with.
+//! Approvals in the catalog: choose each prompt's served form, and the texts to compare gets with.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -22,7 +22,7 @@ use domain::rights::PromptRef;
 use domain::skill::Skill;
 use upstream::Upstream;
 
-/// The approvals of one upstream, as the configuration says.
+/// The configured approvals of one upstream.
 #[derive(Clone, Debug)]
 pub struct ApprovalSettings {
     pub mode: Mode,
@@ -41,7 +41,7 @@ impl ApprovalSettings {
         }
     }
 
-    /// Reads the approved form of a prompt that is offered in another form.
+    /// Reads the approved form of a prompt whose offered form differs.
     pub(crate) fn approved_form(
         &self,
         version: &Version,
@@ -61,7 +61,7 @@ impl ApprovalSettings {
     /// Reads the approved form of the skill with this path.
     ///
     /// # Errors
-    /// Its object cannot be had, or is none of the skill.
+    /// The object cannot be read, or does not hold this skill.
     pub fn approved_skill(&self, version: &Version, path: &str) -> Result<Skill, String> {
         let text = self.store.object(&version.definition).map_err(|error| error.to_string())?;
         let entry = Json::parse(text.as_bytes(), DEPTH).ok();
@@ -72,16 +72,16 @@ impl ApprovalSettings {
     }
 }
 
-/// JSON depth of objects: they were accepted before.
+/// JSON depth of objects, which were checked at their approval.
 pub const DEPTH: usize = 256;
 
-/// Where a listed prompt or skill can be had.
+/// The source of a listed prompt or skill.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Availability {
-    /// At its upstream, which lists it.
+    /// The upstream, which lists it.
     #[default]
     Listed,
-    /// Nowhere but in the approved snapshot: its upstream has no list, or another version.
+    /// The approved snapshot alone: the upstream has no list, or offers another version.
     SnapshotOnly,
 }
 
@@ -89,29 +89,29 @@ pub enum Availability {
 #[derive(Clone, Debug, Default)]
 pub struct PromptApproval {
     pub state: ApprovalState,
-    /// Whether it is served although the offered version is not the approved one.
+    /// Whether the prompt is served although the offered version is not the approved version.
     pub is_tolerated: bool,
     pub availability: Availability,
-    /// The approved version, if there is one and it has more than a definition.
+    /// The approved version, if it covers more than the definition.
     pub approved: Option<Arc<ApprovedTexts>>,
 }
 
-/// The approved version of a prompt, with which gets are compared.
+/// The approved version of a prompt, to compare gets with.
 #[derive(Debug)]
 pub struct ApprovedTexts {
-    /// Whether other texts are refused.
+    /// Whether unapproved texts are refused.
     pub is_enforced: bool,
-    /// Whether the approved text is served if the upstream does not offer it.
+    /// Whether the approved text is served if the upstream does not offer this text.
     pub has_snapshot: bool,
     pub version: Version,
     templates: Vec<ApprovedTemplate>,
     store: Arc<LockStore>,
 }
 
-/// The approved text for the arguments of a get, or the template that covers them.
+/// The approved text for the arguments of a get, or the template that covers the arguments.
 enum Found<'a> {
     Known(Option<ExpectedText<'a>>),
-    /// The template that covers them, and their members.
+    /// The covering template, and the members of the arguments.
     Template(&'a ApprovedTemplate, Vec<(Json<'a>, Json<'a>)>),
 }
 
@@ -120,33 +120,33 @@ enum Found<'a> {
 struct ApprovedTemplate {
     arguments: TemplateArguments,
     key: Arc<str>,
-    /// The text first.
+    /// The digest of the text, followed by the digests of its variants.
     digests: Vec<DigestText>,
-    /// Read when they are needed first.
+    /// The text and its variants; read on first use.
     forms: OnceLock<Arc<[Form]>>,
 }
 
-/// The approved text that the text of a get is compared with.
+/// The approved text to compare the text of a get with.
 #[derive(Clone, Debug)]
 pub enum ExpectedText<'a> {
-    /// The text with this digest, or one of the version's variants of it.
+    /// The text with this digest, or a variant of this text in `version`.
     Text { key: &'a Arc<str>, digest: &'a DigestText, version: &'a Version },
-    /// One of these forms, of which the approved text is the first, with the arguments in its
-    /// places.
+    /// A form, filled in with the arguments. The first form is the approved text, the others are
+    /// its variants.
     Template {
         key: &'a Arc<str>,
         digest: &'a DigestText,
         forms: Arc<[Form]>,
         arguments: &'a str,
-        /// The values of the arguments, as they stand between quotes in canonical JSON.
+        /// The values of the arguments, escaped as in canonical JSON, without quotes.
         values: Vec<&'a str>,
     },
-    /// Nothing is approved for these arguments, but templates are for others, such as this one.
+    /// No text is approved for these arguments; `other` is approved for different arguments.
     Nothing { other: &'a DigestText, arguments: &'a str },
 }
 
 impl ExpectedText<'_> {
-    /// The digest of the approved text.
+    /// The digest of the approved text, or of `other`.
     pub fn digest(&self) -> &DigestText {
         match self {
             Self::Text { digest, .. }
@@ -165,7 +165,7 @@ impl ExpectedText<'_> {
 }
 
 impl ApprovedTemplate {
-    /// The text for the arguments of a get; `None` if its forms were never read.
+    /// The text for the arguments of a get; `None` before the forms are read.
     fn expected<'a>(
         &'a self,
         arguments: &'a str,
@@ -179,7 +179,7 @@ impl ApprovedTemplate {
 }
 
 impl ApprovedTexts {
-    /// The texts of an approved version, as this configuration treats them.
+    /// The texts of an approved version, under the settings of this configuration.
     pub fn new(version: &Version, settings: &ApprovalSettings) -> Self {
         let is_enforced = settings.mode == Mode::Enforce;
         let templates = version.texts.iter().filter_map(|(key, digest)| {
@@ -207,11 +207,11 @@ impl ApprovedTexts {
             && self.version == other.version
     }
 
-    /// Returns what is approved for arguments that [`approval_arguments`] returned; `None` where
+    /// Returns the approved text for the canonical arguments from [`approval_arguments`]; `None` if
     /// texts are not compared.
     ///
     /// # Errors
-    /// The object of a template cannot be had.
+    /// The object of a template cannot be read.
     pub async fn expected<'a>(
         &'a self,
         arguments: &'a str,
@@ -231,8 +231,8 @@ impl ApprovedTexts {
         Ok(template.expected(arguments, &given))
     }
 
-    /// As [`Self::expected`], without reading: `None`, too, for a template whose forms were never
-    /// read.
+    /// Like [`Self::expected`], but reads no objects: also `None` for a template whose forms have
+    /// not been read.
     pub fn known<'a>(&'a self, arguments: &'a str) -> Option<ExpectedText<'a>> {
         match self.find(arguments) {
             Found::Known(expected) => expected,
@@ -255,8 +255,8 @@ impl ApprovedTexts {
         }
     }
 
-    /// An approved text for other arguments than those of a get, which is not served with arguments
-    /// of which no text was seen. `None` where a source is compared, or the definition alone was
+    /// An approved text for arguments other than the get's: makes the gateway refuse arguments
+    /// without an approved text. `None` if a source is compared, or if only the definition was
     /// approved.
     fn text_of_others(&self) -> Option<&DigestText> {
         let template = self.templates.first().map(|template| &template.digests[0]);
@@ -267,22 +267,22 @@ impl ApprovedTexts {
     /// Reads a file of a skill.
     ///
     /// # Errors
-    /// Its object cannot be had.
+    /// The object cannot be read.
     pub async fn file(&self, digest: &DigestText) -> Result<Vec<u8>, ObjectError> {
         let (store, digest) = (self.store.clone(), digest.clone());
         beside_calls(move || store.file(&digest)).await
     }
 
-    /// Reads the approved text of a get without arguments, if there is one. Blocks.
+    /// Reads the approved text of a get without arguments, if such a text is approved. Blocks.
     pub(crate) fn exact_text(&self) -> Option<Result<String, ObjectError>> {
         let digest = self.version.texts.get(NO_ARGUMENTS)?;
         Some(self.store.object(digest))
     }
 
-    /// Reads the approved text of a get; `None` if there is none, or it has more than `most` bytes.
+    /// Reads the approved text of a get; `None` without a text, or if it exceeds `most` bytes.
     ///
     /// # Errors
-    /// Its object cannot be had.
+    /// The object cannot be read.
     pub async fn snapshot(
         &self,
         expected: &ExpectedText<'_>,
@@ -301,7 +301,7 @@ impl ApprovedTexts {
     }
 }
 
-/// Reads an approved text. It was JSON when it was approved.
+/// Reads an approved text, which was checked as JSON at its approval.
 fn form(
     store: &LockStore,
     digest: &DigestText,
@@ -313,10 +313,9 @@ fn form(
     Ok(Form::new(text, arguments))
 }
 
-/// Returns the arguments of a get in the form in which approvals name them: canonical JSON (RFC
-/// 8785) of those that the prompt declares, without values that are the defaults of overlays. An
-/// argument that is not declared does not make another text of a prompt: where one text is
-/// approved, it is compared.
+/// Returns the arguments of a get in the form that approvals use: canonical JSON (RFC 8785) of the
+/// declared arguments, without values that equal the defaults of overlays. An undeclared argument
+/// does not select another text: the get is compared with the text for the declared arguments.
 pub fn approval_arguments(
     declared: &[Argument],
     overlay: Option<&CallOverlay>,
@@ -335,13 +334,13 @@ pub fn approval_arguments(
     object.into()
 }
 
-/// A prompt or skill that is offered or in the lock file, for those who decide.
+/// A prompt or skill that is offered or in the lock file, in the view of approvers.
 #[derive(Clone, Debug)]
 pub struct ApprovalRow {
     pub kind: ApprovalKind,
     pub upstream: UpstreamId,
     pub raw_name: Arc<str>,
-    /// The name under which it is listed, or would be; of a skill the URI of its `SKILL.md`.
+    /// The actual or prospective listed name; for a skill, the URI of its `SKILL.md`.
     pub public_name: String,
     pub mode: Mode,
     /// The offered version; `None` if the upstream does not list the prompt, or has no list.
@@ -350,31 +349,31 @@ pub struct ApprovalRow {
     pub decision: Decision,
     /// Why the decision could not be carried out.
     pub problem: Option<String>,
-    /// Texts that callers got, and that fit no approved text.
+    /// Texts of gets that match no approved text.
     pub variants: Vec<FoundVariant>,
 }
 
 /// The version that an upstream offers.
 #[derive(Clone, Debug)]
 pub struct OfferedPrompt {
-    /// The effective definition; of a skill a name alone.
+    /// The effective definition; for a skill, only a name.
     pub prompt: Arc<Prompt>,
-    /// The skill, if it is one, in the form in which it would be approved.
+    /// The skill in the form that would be approved; `None` for a prompt.
     pub skill: Option<Arc<Skill>>,
     pub version: Offered,
-    /// When the gateway saw these texts for the first time; `None` before it has asked for them.
+    /// When the gateway first saw these texts; `None` before the first probe.
     pub texts_since: Option<SystemTime>,
 }
 
 impl ApprovalRow {
-    /// Adds the approved variants to a version that is offered, as far as they stay approved.
+    /// Adds the approved variants that stay valid to an offered version.
     pub fn keep_variants(&self, offered: &mut Version) {
         if let Some(approved) = self.approved() {
             offered.keep_variants(&approved.version);
         }
     }
 
-    /// The approved version, if there is one.
+    /// The approved version, if any.
     pub fn approved(&self) -> Option<&Decided> {
         self.approval.as_ref()?.approved.as_ref()
     }
@@ -385,7 +384,7 @@ impl ApprovalRow {
             && (self.decision.serving == Serving::Nothing || self.problem.is_some())
     }
 
-    /// Whether it waits for a decision: the offered version is neither approved nor rejected.
+    /// Whether the offered version is neither approved nor rejected, and waits for a decision.
     pub fn is_waiting(&self) -> bool {
         let state = self.decision.state;
         self.offered.is_some() && matches!(state, ApprovalState::Pending | ApprovalState::Changed)
@@ -398,7 +397,7 @@ impl ApprovalRow {
         pending.version.matches(offered).then_some(pending)
     }
 
-    /// The prompt, as access decisions see it.
+    /// The prompt in the form that access decisions use.
     pub fn prompt(&self) -> PromptRef<'_> {
         PromptRef {
             upstream: self.upstream.as_str(),
@@ -418,22 +417,22 @@ pub fn holds_secret(
         || upstream.is_some_and(|upstream| upstream.has_secret_in(text))
 }
 
-/// A text that a caller got and that fits no approved text, for a person who may approve it beside
-/// the approved one.
+/// A text of a get that matches no approved text. A person may approve it in addition to the
+/// approved text.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct FoundVariant {
-    /// The arguments of the approved text that it differs from; places for the caller's values.
+    /// The arguments of the approved text that differs, with places for the caller's values.
     pub arguments: Arc<str>,
     pub digest: DigestText,
     /// The canonical text, with places for the caller's values.
     pub text: Arc<str>,
     /// The approved text.
     pub approved: DigestText,
-    /// When a caller got it first.
+    /// When a caller first got the text.
     pub at: SystemTime,
 }
 
-/// A sentence for those who decide.
+/// A sentence for approvers.
 impl fmt::Display for FoundVariant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { arguments, digest, at, .. } = self;
@@ -445,17 +444,17 @@ impl fmt::Display for FoundVariant {
     }
 }
 
-/// A text that an upstream has given at another time.
+/// A text that an upstream has returned at another time.
 #[derive(Clone, Debug)]
 pub struct SeenOtherwise {
-    /// `None`: it went to a caller, whose arguments are not kept.
+    /// `None`: a caller got the text, and callers' arguments are not kept.
     pub arguments: Option<Arc<str>>,
-    /// `None` if two gets in a row gave two texts.
+    /// `None` if two consecutive gets returned different texts.
     pub digest: Option<DigestText>,
     pub at: SystemTime,
 }
 
-/// A sentence for those who decide.
+/// A sentence for approvers.
 impl fmt::Display for SeenOtherwise {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let at = humantime::format_rfc3339_seconds(self.at);

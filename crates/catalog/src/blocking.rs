@@ -11,13 +11,13 @@ use domain::fault::TransportFault;
 /// Most prompts that are merged on a runtime thread: about a millisecond.
 pub(crate) const MERGED_AT_ONCE: usize = 100;
 
-/// Waits for a permit of a semaphore that is never closed. A computation keeps it to its own end,
-/// also when nothing waits for the result.
+/// Waits for a permit of a semaphore that is never closed. A computation holds the permit until it
+/// ends, even if its caller no longer waits for the result.
 pub async fn turn(turns: &Arc<Semaphore>) -> Option<OwnedSemaphorePermit> {
     turns.clone().acquire_owned().await.ok()
 }
 
-/// Awaits what a call needs until its deadline.
+/// Awaits a computation for a call until the deadline of the call.
 ///
 /// # Errors
 /// [`TransportFault::Overloaded`] at the deadline: too many calls wait for the same.

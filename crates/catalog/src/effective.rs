@@ -1,5 +1,4 @@
-//! The effective list of an upstream: what overlays make of the definitions that it offers, and
-//! what approvals let through.
+//! The effective list of an upstream: the offered definitions after overlays and approvals.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -25,10 +24,10 @@ use domain::skill::Skill;
 #[derive(Debug, Default)]
 pub(crate) struct Effective {
     pub prompts: Vec<Prompt>,
-    /// The approval of each of these prompts; empty while approvals are off.
+    /// The approvals of `prompts`, by position; empty while approvals are off.
     pub approvals: Vec<PromptApproval>,
     pub skills: Vec<Arc<Skill>>,
-    /// The approval of each of these skills; empty while approvals are off.
+    /// The approvals of `skills`, by position; empty while approvals are off.
     pub skill_approvals: Vec<PromptApproval>,
     pub left_out: Vec<LeftOut>,
     /// All prompts and skills that are offered or in the lock file; empty while approvals are off.
@@ -41,7 +40,7 @@ impl Effective {
         self.rows.iter().any(|row| row.problem.is_some())
     }
 
-    /// Whether the same is served, for the same reasons.
+    /// Whether both lists serve the same prompts and skills, for the same reasons.
     pub(crate) fn serves_as(&self, other: &Self) -> bool {
         let is_same_approval = |(one, other): (&PromptApproval, &PromptApproval)| {
             one.state == other.state
@@ -64,21 +63,21 @@ impl Effective {
     }
 }
 
-/// The texts that are known of the prompts of one upstream, by raw names.
+/// The known texts of the prompts of one upstream, by raw names.
 pub(crate) type KnownTexts = HashMap<Arc<str>, TextsOf>;
 
 /// The texts of one version of a prompt.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct TextsOf {
-    /// Digest of the effective definition for which they were asked.
+    /// Digest of the effective definition at the time of the probe.
     pub definition: Arc<str>,
     pub texts: BTreeMap<Arc<str>, OfferedText>,
-    /// When they were first found to be these.
+    /// When these texts were first found.
     pub since: SystemTime,
 }
 
 impl TextsOf {
-    /// Whether both are the same texts, whenever they were found.
+    /// Whether both have the same texts, regardless of `since`.
     pub fn is_same(&self, other: &Self) -> bool {
         self.definition == other.definition && self.texts == other.texts
     }
@@ -90,11 +89,11 @@ pub struct TextReport {
     pub upstream: UpstreamId,
     pub raw_name: Arc<str>,
     pub texts: TextsOf,
-    /// The arguments whose text could not be fetched. Their known texts stay.
+    /// The arguments whose text could not be fetched. Previously known texts stay.
     pub failed: Vec<Arc<str>>,
 }
 
-/// The inputs of an effective list, besides the offered list.
+/// The inputs of an effective list, apart from the offered list.
 pub(crate) struct Maker<'a> {
     pub upstream: &'a UpstreamId,
     pub prefix: &'a Prefix,
@@ -105,13 +104,13 @@ pub(crate) struct Maker<'a> {
 }
 
 impl Maker<'_> {
-    /// Whether nothing changes a list.
+    /// Whether neither overlays nor approvals can change a list.
     pub(crate) fn is_idle(&self) -> bool {
         self.overlays.is_empty() && self.approvals.mode == Mode::Off
     }
 
-    /// Makes the effective list of the upstream's list; `None` if it has no list. Reads objects, so
-    /// it blocks.
+    /// Makes the effective list from the upstream's list (`None` without a list). Blocks, because
+    /// it reads objects.
     pub(crate) fn make(
         &self,
         offered: Option<&[Prompt]>,
@@ -145,10 +144,10 @@ impl Maker<'_> {
         effective
     }
 
-    /// Decides on one prompt, and adds the version that is served.
+    /// Decides on one prompt, and adds the version to serve.
     fn compare(&self, prompt: Prompt, effective: &mut Effective) -> ApprovalRow {
-        // In the form in which it would be approved: the list is the same, byte for byte, whichever
-        // form is served.
+        // Compared in the form that would be approved, so that the list is the same, byte for byte,
+        // whichever form is served.
         let canonical = prompt.canonical();
         let definition: Arc<str> = seal::sha256_text(canonical.as_bytes()).into();
         let prompt = Prompt::approved(Json::accepted(&canonical), &prompt).unwrap_or(prompt);
@@ -165,7 +164,7 @@ impl Maker<'_> {
         let approved = approval
             .and_then(|approval| approval.approved.as_ref())
             .map(|decided| &decided.version);
-        // Read only where the offered form differs.
+        // The approved form is read only if the offered form differs.
         let mut form = None;
         let decision = decide(self.approvals.mode, approval, &offered, || {
             let version = approved.expect("only an approved form is compared");
@@ -201,7 +200,7 @@ impl Maker<'_> {
         row
     }
 
-    /// Adds the approvals of prompts that are not offered. Without a list, those with a snapshot
+    /// Adds the approvals of prompts that are not offered. Without a list, prompts with a snapshot
     /// are served.
     fn add_unoffered(
         &self,
@@ -293,8 +292,8 @@ impl Maker<'_> {
     }
 }
 
-/// Whether an approved form can stand for the offered one: the upstream requires no argument that
-/// it lacks, and it has none that an overlay presets by now.
+/// Whether an approved form can replace the offered form: it has every argument that the upstream
+/// requires, and no argument that an overlay now presets.
 fn requires_no_more(offered: &Prompt, approved: &Prompt) -> bool {
     let mut required = offered.arguments.iter().filter(|argument| argument.required);
     let overlay = offered.overlay.as_deref();

@@ -1,4 +1,4 @@
-//! The endpoints: what each of them offers and in which form, before the rights of callers.
+//! The endpoints: the prompts and skills that each offers, and their form, before callers' rights.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -9,23 +9,23 @@ use config::{Config, Exposure, ToolForm, View};
 use domain::name::UpstreamId;
 use domain::skill::{SkillCount, exceeds_hosts};
 
-/// The main endpoint, which offers the whole catalog, and those of the views. A path that no view
-/// has is that of the main endpoint.
+/// The main endpoint, which offers the whole catalog, and the endpoints of views. A path without a
+/// view belongs to the main endpoint.
 pub struct Endpoints {
     /// The path of the main endpoint, and its exposure.
     main: (String, Exposure),
-    /// By path.
+    /// The views by path.
     views: HashMap<String, EndpointView>,
     /// The upstream of `[passthrough]`.
     passthrough: Option<UpstreamId>,
 }
 
-/// A view, with what was counted for it.
+/// A view with its cached counts.
 struct EndpointView {
     view: View,
-    /// The generation of a content, and how many of its prompts the view has.
+    /// The generation of a content, and the number of its prompts in the view.
     counted: Mutex<Option<(u64, usize)>>,
-    /// The generation of a content of skills, and whether the view has any of them.
+    /// The generation of a skill content, and whether the view has any of its skills.
     has_skills: Mutex<Option<(u64, bool)>>,
 }
 
@@ -59,9 +59,9 @@ impl Endpoints {
         self.view(endpoint).map_or(&self.main.1, |view| &view.exposure)
     }
 
-    /// The form of an endpoint's tools; `None` if prompts are not offered as tools there. It
-    /// depends on how many prompts the endpoint has, and not on its caller: rights must not show in
-    /// the form.
+    /// The form of an endpoint's tools; `None` if the endpoint does not offer prompts as tools. The
+    /// form depends on the endpoint's number of prompts, not on the caller, so that it does not
+    /// reveal rights.
     pub(crate) fn tool_form(&self, content: &CatalogContent, endpoint: &str) -> Option<ToolForm> {
         let exposure = self.exposure(endpoint);
         exposure.tools.then(|| match exposure.form {
@@ -81,20 +81,20 @@ impl Endpoints {
         self.paths().filter(is_beyond).collect()
     }
 
-    /// The endpoints with more skills than hosts take from one server, and how many they have.
+    /// The endpoints with more skills than hosts accept from one server, with their counts.
     pub fn beyond_hosts(&self, skills: &SkillCatalog) -> Vec<(&str, SkillCount)> {
         let counts = self.paths().map(|endpoint| (endpoint, self.skill_count(skills, endpoint)));
         counts.filter(|(_, count)| exceeds_hosts(*count)).collect()
     }
 
-    /// The skills of an endpoint, before its view: with those that stand for prompts, if it offers
-    /// prompts as skills.
+    /// The skills of an endpoint before its view is applied. Includes skills derived from prompts
+    /// if the endpoint offers prompts as skills.
     pub fn skills_at<'a>(&self, skills: &'a SkillCatalog, endpoint: &str) -> &'a SkillCatalog {
         skills.exposed(self.exposure(endpoint).skills)
     }
 
-    /// The number of skills of an endpoint, and the size of their list. Where the whole catalog is
-    /// within what hosts take, so is each view, which is then not counted: the catalog is.
+    /// The number of skills of an endpoint, and the size of their list. If the whole catalog is
+    /// within the limits of hosts, each view is, too: returns the count of the catalog.
     pub fn skill_count(&self, skills: &SkillCatalog, endpoint: &str) -> SkillCount {
         let content = &self.skills_at(skills, endpoint).content;
         let everyone = &content.everyone;
@@ -111,7 +111,7 @@ impl Endpoints {
     /// The number of prompts of an endpoint.
     pub fn prompt_count(&self, content: &CatalogContent, endpoint: &str) -> usize {
         if let Some(private) = &content.private {
-            // The form is the same for all callers.
+            // Private prompts do not count: the form is the same for all callers.
             return self.prompt_count(&private.shared, endpoint);
         }
         let Some(of_view) = self.views.get(endpoint) else { return content.prompt_count() };
@@ -125,7 +125,7 @@ impl Endpoints {
         count
     }
 
-    /// Whether an endpoint has any skill, regardless of the caller: rights must not show.
+    /// Whether an endpoint has any skill for any caller, so that the answer does not reveal rights.
     pub fn has_skills(&self, skills: &SkillCatalog, endpoint: &str) -> bool {
         let content = &self.skills_at(skills, endpoint).content;
         let Some(of_view) = self.views.get(endpoint) else { return content.prompt_count() > 0 };
@@ -143,8 +143,8 @@ impl Endpoints {
         !self.views.contains_key(endpoint)
     }
 
-    /// Whether an endpoint would serve any prompt of an upstream whose public names begin like
-    /// this.
+    /// Whether an endpoint would serve a prompt of an upstream whose public names have this
+    /// beginning.
     pub(crate) fn could_serve(
         &self,
         endpoint: &str,
@@ -172,7 +172,7 @@ impl Endpoints {
         self.serving(endpoint)(item)
     }
 
-    /// Returns what decides whether an endpoint serves a prompt.
+    /// Returns a predicate: whether an endpoint serves a prompt.
     pub fn serving(&self, endpoint: &str) -> impl Fn(&ListedItem) -> bool {
         let view = self.view(endpoint);
         move |item| {

@@ -1,5 +1,5 @@
-//! The catalog: the prompts and skills that are served, and the announcements of their changes.
-//! Requests read one snapshot of it; one task writes it.
+//! The catalog: the served prompts and skills, and the announcements of their changes. A request
+//! reads one snapshot of the catalog; one task writes it.
 
 #![forbid(unsafe_code)]
 // Untrusted input must not panic; tests may.

@@ -1,5 +1,5 @@
-//! Cursors of lists: the place after a page, sealed for one list at one endpoint, so that every
-//! replica can open it and no caller can use that of another.
+//! Cursors of lists: the place after a page, sealed for one list at one endpoint. Every replica can
+//! open a cursor; no other caller can use it.
 
 use std::borrow::Cow;
 
@@ -14,13 +14,13 @@ use domain::unix_time::UnixSeconds;
 pub struct ListCursors<'a> {
     sealer: &'a Sealer,
     call: &'a Call,
-    /// The endpoint, and which of its lists: a cursor of one list is not valid for another.
+    /// The endpoint and its list: a cursor of one list is not valid for another list.
     bound_to: Cow<'a, str>,
     now: UnixSeconds,
 }
 
 impl<'a> ListCursors<'a> {
-    /// Of a list of the endpoint.
+    /// Cursors of a list of the endpoint.
     pub(crate) fn of_list(
         sealer: &'a Sealer,
         call: &'a Call,
@@ -36,7 +36,7 @@ impl<'a> ListCursors<'a> {
         Self { sealer, call, bound_to, now }
     }
 
-    /// Of a list of the upstream of `[passthrough]`.
+    /// Cursors of a list of the upstream of `[passthrough]`.
     pub fn of_passthrough(
         sealer: &'a Sealer,
         call: &'a Call,
@@ -47,7 +47,7 @@ impl<'a> ListCursors<'a> {
         Self { sealer, call, bound_to, now }
     }
 
-    /// Of the ranking of one query.
+    /// Cursors of the ranking of one query.
     pub(crate) fn of_search(
         sealer: &'a Sealer,
         call: &'a Call,
@@ -64,7 +64,7 @@ impl<'a> ListCursors<'a> {
     }
 
     /// # Errors
-    /// [`RequestFault::InvalidCursor`] where it is of another list or caller, or too old.
+    /// [`RequestFault::InvalidCursor`] for a cursor of another list or caller, or an old cursor.
     pub fn open(&self, token: &str) -> Result<PagePosition, Fault> {
         let plain = self.sealer.open(TokenKind::Cursor, &self.bound_to, token);
         let place = plain

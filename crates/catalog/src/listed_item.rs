@@ -48,11 +48,11 @@ pub struct ListedSkill {
     pub uri: Arc<str>,
     pub prefix: Prefix,
     pub skill: Arc<Skill>,
-    /// The result of reading its `SKILL.md`, if it stands for a prompt.
+    /// The result of reading its `SKILL.md`, if the skill is derived from a prompt.
     pub text: Option<Document>,
 }
 
-// The digest of the text is in the skill.
+// `text` is not compared: the skill holds its digest.
 impl PartialEq for ListedSkill {
     fn eq(&self, other: &Self) -> bool {
         self.prefix == other.prefix && self.skill == other.skill
@@ -62,8 +62,8 @@ impl PartialEq for ListedSkill {
 impl Eq for ListedSkill {}
 
 impl ListedItem {
-    /// Whether it is a version of another prompt (`NAME@LABEL`, `NAME@3`), which only views with
-    /// `versions` list and serve.
+    /// Whether the prompt is a version of another prompt (`NAME@LABEL`, `NAME@3`). Only views with
+    /// `versions` list and serve versions.
     pub fn is_version(&self) -> bool {
         self.version.as_ref().is_some_and(|version| version.is_apart(&self.raw_name))
     }
@@ -96,7 +96,7 @@ impl ListedItem {
         self.skill().map_or(&self.public_name, |skill| &skill.uri)
     }
 
-    /// The prompt, as access decisions see it.
+    /// The prompt in the form that access decisions use.
     pub fn prompt(&self) -> PromptRef<'_> {
         PromptRef {
             upstream: self.upstream.as_str(),

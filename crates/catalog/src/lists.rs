@@ -1,4 +1,4 @@
-//! The lists of one configuration: snapshots of the catalog, and the pages that callers get of it.
+//! The lists of one configuration: snapshots of the catalog, and pages for callers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,13 +29,13 @@ use domain::unix_time::UnixSeconds;
 use policy::CallRecord;
 use upstream::guard::concurrency::ConcurrencyLimit;
 
-/// The lists under one configuration, as callers see them.
+/// The lists of one configuration in the view of callers.
 pub struct Lists {
     pub catalog: Arc<ArcSwap<Catalog>>,
     /// Marked changed whenever a snapshot is published.
     pub published: watch::Receiver<()>,
     pub views: Arc<ViewCache>,
-    /// `None` where all upstreams list for all callers.
+    /// The private lists; `None` if every upstream lists the same for all callers.
     pub caller_lists: Option<Arc<CallerLists>>,
     pub naming: Naming,
     /// The prefixes of all upstreams.
@@ -46,9 +46,9 @@ pub struct Lists {
     pub listing: Listing,
     /// Permits to search a large view (`find_prompt`).
     pub searches: Arc<ConcurrencyLimit>,
-    /// Whether a method of authentication is configured, so that callers have different cursors.
+    /// Whether an authentication method is configured, so that callers have different cursors.
     pub has_callers: bool,
-    /// Whether lists are only for those who have a credential.
+    /// Whether lists require a credential.
     pub needs_credential: bool,
 }
 
@@ -71,7 +71,7 @@ impl Lists {
         }
     }
 
-    /// The same with the caller's private lists.
+    /// Like [`Self::settled`], with the caller's private lists.
     pub(crate) async fn settled_for(&self, call: &Call, deadline: Instant) -> Arc<Catalog> {
         let catalog = self.settled(deadline).await;
         self.with_caller_lists(call, PrivateListScope::All, catalog, deadline).await
@@ -125,8 +125,8 @@ impl Lists {
                 within(deadline, viewing).await?
             }
         };
-        // A response that depends on the caller must not be cached for others, who may be nobody's
-        // callers: its list does, and so does a cursor, which is sealed for its caller.
+        // A response that depends on the caller must not be cached for other clients. The list may
+        // depend on the caller, and each cursor is sealed for its caller.
         let has_cursors = place.is_some() || view.len() > self.listing.page_size;
         let is_of_caller = self.needs_credential
             || self.views.differ(&call.caller)
@@ -154,7 +154,7 @@ impl Lists {
         })
     }
 
-    /// The view of a caller on the prompts or the skills, and the snapshot that it is of.
+    /// The view of a caller on the prompts or the skills, and the snapshot behind the view.
     pub(crate) async fn viewed(
         &self,
         call: &Call,
@@ -168,7 +168,7 @@ impl Lists {
         Ok((catalog, view))
     }
 
-    /// The elements that a list at an endpoint is of.
+    /// The content behind a list at an endpoint.
     fn content<'a>(
         &self,
         catalog: &'a Catalog,
@@ -182,7 +182,7 @@ impl Lists {
     }
 
     /// How long a client may keep a complete list. The ttl of an upstream whose prompts the caller
-    /// does not see must not show in its list.
+    /// does not see must not affect the caller's list.
     fn ttl(
         &self,
         catalog: &Catalog,
@@ -201,14 +201,14 @@ impl Lists {
         catalog.ttl(now, most, is_part)
     }
 
-    /// Upper bound of the `ttlMs` of skills: clients are not notified of changes of these (the
-    /// extension has no notification), so they ask again as often as the gateway does.
+    /// Upper bound of the `ttlMs` of skills. The extension has no notification of changes, so
+    /// clients poll as often as the gateway does.
     fn skills_ttl_max(&self, is_part: impl Fn(&UpstreamId) -> bool) -> Duration {
         let polls = self.polls.iter().filter(|(id, _)| is_part(id)).map(|(_, poll)| *poll);
         polls.chain([self.listing.ttl_max]).min().unwrap_or_default()
     }
 
-    /// How long a client may keep a part of a skill of an upstream, and for whom.
+    /// How long, and for whom, a client may keep a part of an upstream's skill.
     pub fn hints(
         &self,
         catalog: &Catalog,
@@ -221,7 +221,7 @@ impl Lists {
         (ttl, if is_of_caller { CacheScope::Private } else { catalog.scope })
     }
 
-    /// How long a client may keep a result of an upstream as that says, and for whom: a result that
+    /// How long, and for whom, a client may keep a result according to the upstream. A result that
     /// depends on the caller is for that caller alone.
     pub fn hints_of(&self, result: Json<'_>, call: &Call) -> (Duration, CacheScope) {
         let ttl = result.get("ttlMs").and_then(Json::as_i64);
@@ -232,8 +232,8 @@ impl Lists {
         (Duration::from_millis(ttl), scope)
     }
 
-    /// The list of `find_prompt` and `use_prompt`, with the tools for skills where there are any:
-    /// one page, the same for all callers.
+    /// The list of `find_prompt` and `use_prompt`, with the tools for skills if skills exist: one
+    /// page, the same for all callers.
     pub fn pair(
         &self,
         cursor: Option<&str>,
@@ -256,13 +256,12 @@ impl Lists {
         })
     }
 
-    /// The stale and missing upstreams that belong to the list of a caller at an endpoint, so that
-    /// the caller may know of them: those of which it sees a prompt. An upstream of which no prompt
-    /// is known belongs to the list if the endpoint would serve one, and rights do not differ by
-    /// caller.
+    /// The stale and missing upstreams of a caller's list at an endpoint. An upstream belongs to
+    /// the list if the caller sees one of its prompts. An upstream without known prompts belongs to
+    /// the list if the endpoint would serve its prompts, and rights do not differ by caller.
     ///
     /// # Errors
-    /// The fault of the list, if no upstream has one.
+    /// The fault of the list, if no upstream has a list.
     pub fn incomplete(
         &self,
         catalog: &Catalog,
@@ -289,7 +288,7 @@ impl Lists {
         };
         let is_of_kind = |part: &&Incomplete| kind == ListKind::Skills || !part.has_prompts;
         if catalog.pending && view.is_empty() {
-            // No upstream has reported in time, or the refresh has ended: nothing is known.
+            // No upstream has reported in time, or the refresh has ended: no prompt is known.
             return Err(Fault::none_available());
         }
         let parts = catalog.incomplete.iter().filter(is_of_kind).filter(is_part);
@@ -300,9 +299,8 @@ impl Lists {
         }
     }
 
-    /// The snapshot to look a name up in. While upstreams are listed for the first time, only a
-    /// name that the caller may use is looked up at once: denied, unknown and not yet known names
-    /// wait alike.
+    /// The snapshot to look a name up in. While the first lists are pending, only a name that the
+    /// caller may use is looked up at once: denied, unknown and not yet known names wait alike.
     pub async fn catalog_for(
         &self,
         call: &Call,
@@ -318,7 +316,7 @@ impl Lists {
         };
         let is_settled = !catalog.pending || item(&catalog, name, name_kind).is_some_and(may_use);
         let catalog = if is_settled { catalog } else { self.settled(deadline).await };
-        // A call that cannot be recorded is refused, and nothing is done for it.
+        // A call that cannot be recorded is refused, so no list is fetched for the call.
         let is_known = record.refuses() || item(&catalog, name, name_kind).is_some();
         if self.caller_lists.is_none() || is_known {
             return catalog;
@@ -326,8 +324,8 @@ impl Lists {
         self.with_caller_lists(call, PrivateListScope::Of(name, name_kind), catalog, deadline).await
     }
 
-    /// The snapshot to look a part of a skill up in. Private lists are those of the upstream whose
-    /// URIs begin as this one.
+    /// The snapshot to look a part of a skill up in. Includes the private list of the upstream
+    /// whose skill URIs have the beginning of `uri`.
     pub async fn catalog_for_skill(
         &self,
         call: &Call,
@@ -346,14 +344,14 @@ impl Lists {
         self.with_caller_lists(call, PrivateListScope::OfSkill(uri), catalog, deadline).await
     }
 
-    /// Whether an endpoint serves any skill, regardless of the caller, as far as it is known.
+    /// Whether an endpoint serves any known skill, for any caller.
     pub fn has_skills(&self, endpoint: &str) -> bool {
         let private = self.caller_lists.as_ref();
         self.views.endpoints.has_skills(&self.catalog.load().skills, endpoint)
             || private.is_some_and(|lists| lists.has_skills(&self.views, endpoint))
     }
 
-    /// The same, or whether it serves private lists of which nothing is known yet.
+    /// Like [`Self::has_skills`], or the endpoint serves private lists that are not yet known.
     pub fn may_have_skills(&self, endpoint: &str) -> bool {
         let private = self.caller_lists.as_ref();
         self.has_skills(endpoint)

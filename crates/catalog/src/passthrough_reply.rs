@@ -1,4 +1,4 @@
-//! Results of the upstream of `[passthrough]`, as it sent them, and the pages of its lists.
+//! Unchanged results of the upstream of `[passthrough]`, and the pages of its lists.
 
 use std::time::Duration;
 
@@ -14,13 +14,13 @@ use domain::passthrough::PassthroughList;
 /// A result of the upstream of `[passthrough]`.
 #[derive(Debug)]
 pub struct PassthroughReply {
-    /// As the upstream sent it, nulls included.
+    /// The result of the upstream, nulls included.
     pub result: Document,
     pub upstream: UpstreamId,
-    /// `Some` for a list.
+    /// The page, if the result is a list.
     pub page: Option<PassthroughPage>,
-    /// How long a modern client may keep the result, and for whom; `None` where the revision has
-    /// no such members.
+    /// How long, and for whom, a modern client may keep the result; `None` if the revision has no
+    /// such members.
     pub caching: Option<(Duration, CacheScope)>,
 }
 
@@ -28,14 +28,14 @@ pub struct PassthroughReply {
 #[derive(Debug)]
 pub struct PassthroughPage {
     pub list: PassthroughList,
-    /// The tools that stand for prompts, before those of the upstream: elements separated by
+    /// The tools derived from prompts, which come before the upstream's: elements separated by
     /// commas, in pieces of UTF-8.
     pub ours: Vec<Bytes>,
     /// Which elements of the upstream the caller may use; `None` for all.
     pub allowed: Option<Vec<bool>>,
     /// The sealed cursor of the next page.
     pub next_cursor: Option<String>,
-    /// The upstream itself, where it could not be asked.
+    /// The upstream, if it could not be called.
     pub incomplete: Option<Incomplete>,
 }
 
@@ -47,7 +47,7 @@ impl PassthroughReply {
 }
 
 impl PassthroughPage {
-    /// A page with the elements of one list that are all allowed.
+    /// A page of one list without restrictions.
     pub fn of(list: PassthroughList) -> Self {
         Self { list, ours: Vec::new(), allowed: None, next_cursor: None, incomplete: None }
     }

@@ -1,4 +1,4 @@
-//! Results of calls, validated, before `session::dialect` writes them for the client's revision.
+//! Validated results of calls, which `session::dialect` then writes for the client's revision.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,7 +47,7 @@ pub enum Reply {
 }
 
 impl Reply {
-    /// Where the digest of the result comes from.
+    /// The origin of the digest of the result.
     pub fn digest(&self) -> ResultDigest {
         match self {
             Self::List(list) => ResultDigest::List(list.digest),
@@ -59,15 +59,15 @@ impl Reply {
 /// A `GetPromptResult` whose messages were checked.
 #[derive(Debug)]
 pub struct PromptReply {
-    /// As the upstream sent it, but for its repairs, and without the text that `content` strips.
+    /// The upstream's result after repairs, without the text that `content` strips.
     pub result: Document,
     pub origin: ResultOrigin,
     pub flags: Flags,
-    /// The repairs that made it valid.
+    /// The repairs that made the result valid.
     pub repairs: RepairKinds,
-    /// Puts sealed links in place of URIs of the upstream.
+    /// Edits that replace URIs of the upstream with sealed links.
     pub links: Edits,
-    /// Its messages come before and after those of the result.
+    /// The overlay whose messages come before and after those of the result.
     pub overlay: Option<Arc<CallOverlay>>,
     /// Whether the result is an approved snapshot instead of the upstream's.
     pub is_snapshot: bool,
@@ -85,12 +85,12 @@ impl PromptReply {
 /// A `ReadResourceResult` whose contents were checked.
 #[derive(Debug)]
 pub struct ResourceReply {
-    /// As the upstream sent it, but for the text that `content` strips.
+    /// The upstream's result, without the text that `content` strips.
     pub result: Document,
     /// The origin of the prompt with the link.
     pub origin: ResultOrigin,
     pub flags: Flags,
-    /// Puts the URIs that the caller has in place of those of the upstream.
+    /// Edits that replace URIs of the upstream with the URIs that the caller has.
     pub links: Edits,
 }
 
@@ -130,19 +130,19 @@ pub struct SkillReply {
     pub origin: ResultOrigin,
     pub ttl: Duration,
     pub scope: CacheScope,
-    /// Whether it is as it was approved, and not as the upstream has it.
+    /// Whether the body is the approved snapshot instead of the upstream's.
     pub is_snapshot: bool,
 }
 
-/// The part of a skill that was asked for.
+/// The requested part of a skill.
 #[derive(Debug)]
 pub enum SkillBody {
     /// The entry as JSON text.
     Entry(String),
     File {
-        /// As clients see it.
+        /// The public URI of the file.
         uri: String,
-        /// The upstream's: the one content of it is the file.
+        /// The upstream's result, whose single content is the file.
         result: Document,
         /// The skill, if the file is its `SKILL.md`.
         skill: Option<Arc<Skill>>,
@@ -168,7 +168,7 @@ pub struct FoundReply {
 #[derive(Debug)]
 pub struct ListReply {
     pub kind: ListKind,
-    /// Of the caller's whole view.
+    /// The digest of the caller's whole view.
     pub digest: Digest,
     pub scope: CacheScope,
     /// Stale and missing upstreams that the caller may know of.
@@ -186,7 +186,7 @@ pub struct ListReply {
 pub struct ResultOrigin {
     /// Id of the upstream.
     pub upstream: UpstreamId,
-    /// `sha256:…` of the prompt's definition as listed.
+    /// `sha256:…` of the listed definition of the prompt.
     pub digest: Arc<str>,
     /// Public name of the prompt.
     pub name: Arc<str>,
@@ -205,7 +205,7 @@ pub struct Completion {
     pub has_more: Option<bool>,
 }
 
-/// Values of one completion (2025-11-25, completion); more are cut off.
+/// Most values of one completion (2025-11-25, completion); further values are cut off.
 const MAX_VALUES: usize = 100;
 
 impl Completion {
@@ -226,7 +226,7 @@ impl Completion {
     }
 }
 
-/// Validates a `GetPromptResult`, and treats hidden text and unsafe URIs in it as `mode` says.
+/// Validates a `GetPromptResult`, and applies `mode` to hidden text and unsafe URIs.
 pub fn prompt(
     result: Document,
     origin: ResultOrigin,
@@ -240,7 +240,7 @@ pub fn prompt(
     Ok(PromptReply { flags, repairs, ..PromptReply::of(result, origin) })
 }
 
-/// Validates a `ReadResourceResult`, and treats what is found in it likewise.
+/// Validates a `ReadResourceResult`, and applies `mode` to its findings.
 pub fn resource(
     result: Document,
     origin: ResultOrigin,
@@ -264,7 +264,7 @@ enum InspectedList {
     Contents,
 }
 
-/// Treats what was found in a result as `mode` says.
+/// Applies `mode` to the findings in a result.
 fn treated(
     result: Document,
     found: &Findings,
@@ -275,7 +275,7 @@ fn treated(
         InspectedList::Messages => ("messages", hidden_text::stripped),
         InspectedList::Contents => ("contents", hidden_text::stripped_contents),
     };
-    // Places refer to the result as the upstream sent it.
+    // The reports are written first: their places refer to the unchanged result.
     let unsafe_uris = uri::report(&found.unsafe_uris);
     let hidden_text = hidden_text::report(&found.hidden_text);
     match (mode, &hidden_text, &unsafe_uris) {
@@ -300,7 +300,7 @@ fn treated(
     Ok((result, Flags { hidden_text, unsafe_uris }))
 }
 
-/// Inspects a result, and once more what a repair has made of a result that was refused.
+/// Inspects a result. If it is refused, repairs the result and inspects it again.
 fn inspect_or_repair(
     result: Document,
     mode: HiddenText,
@@ -314,7 +314,7 @@ fn inspect_or_repair(
     Ok((repaired, found, repairs))
 }
 
-/// Checks a result, and finds what `mode` treats.
+/// Checks a result, and returns the findings to which `mode` applies.
 fn inspect(result: &Document, mode: HiddenText) -> Result<Findings, ContentError> {
     if mode == HiddenText::Allow {
         content::check_result(result.json()).map(|()| Findings::default())
@@ -334,7 +334,7 @@ pub fn completion(result: Document, origin: ResultOrigin) -> Result<Reply, Fault
     }
 }
 
-/// Takes a complete result of the upstream of `[passthrough]` as it came, with the nulls in it.
+/// Takes over a complete result of the upstream of `[passthrough]` unchanged, nulls included.
 pub fn passthrough(result: Document, upstream: &UpstreamId) -> Result<Reply, Fault> {
     check_complete(result.json())
         .map_err(|what| Fault::upstream(upstream.as_str(), Kind::Protocol(what)))?;

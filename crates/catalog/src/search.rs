@@ -20,17 +20,17 @@ use domain::tool::result::{write_found, write_found_skill};
 use domain::tool::search::{Score, SearchQuery};
 use domain::unix_time::UnixSeconds;
 
-/// Prompts on one page. A model reads all of them, so a page is short.
+/// Prompts on one page. A model reads the whole page, so pages are short.
 const PAGE_SIZE: usize = 20;
 
 /// The largest view that is searched on a runtime thread, in bytes: about a millisecond.
 const SEARCHED_AT_ONCE: usize = 256 << 10;
 
-/// Most searches of larger views at once, so that they leave the other threads to calls.
+/// Most concurrent searches of larger views; the other threads stay free for calls.
 pub const SEARCHES: usize = 4;
 
-/// Most searches that wait for others, and how long: a caller sees a full queue at once, and the
-/// searches of one caller leave room for those of others.
+/// Most queued searches, and the longest wait. A caller sees a full queue at once, and the searches
+/// of one caller leave room for those of other callers.
 pub const SEARCHES_QUEUED: usize = 64;
 pub const SEARCH_WAIT: Duration = Duration::from_secs(5);
 
@@ -57,7 +57,7 @@ pub async fn search(
     let (elements, more_after) = if view.text_size() <= SEARCHED_AT_ONCE {
         page(&view, sought, &query, after)
     } else {
-        // Each search reads the whole view: only so many at once.
+        // A search reads the whole view, so the number of concurrent searches is limited.
         let holder = Holder::of(&call.caller, call.address);
         let turn = within(deadline, lists.searches.acquire(&holder)).await?;
         let turn = turn.map_err(|_| TransportFault::Overloaded)?;
@@ -80,7 +80,7 @@ fn page(
     after: Option<(Score, String)>,
 ) -> (String, Option<String>) {
     let after = after.as_ref().map(|(score, name)| (*score, name.as_str()));
-    // The front matter of a skill has the members that a prompt is found by.
+    // The front matter of a skill has the same searchable members as a prompt.
     let searched = view.elements().filter_map(|(name, element)| match sought {
         Sought::Prompts => Some((name, element)),
         Sought::Skills => Some((name, element.get("frontmatter")?)),

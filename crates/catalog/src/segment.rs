@@ -22,24 +22,24 @@ use domain::tool::name::tool_name;
 /// SHA-256 of a serialised list: equal digests are equal lists.
 pub type Digest = [u8; 32];
 
-/// Consecutive elements of a list, in byte order of their names, already serialised. The names of
-/// every other segment are all before them or all behind them.
+/// Consecutive elements of a list, in byte order of their names, already serialised. No name of
+/// another segment lies between them.
 #[derive(Default)]
 pub struct Segment {
-    /// The elements, with a comma behind each.
+    /// The elements, each followed by a comma.
     text: Arc<String>,
-    /// The same.
+    /// The same text as shared bytes.
     bytes: Bytes,
     elements: Vec<Element>,
     /// The items behind the elements; empty if the elements are no prompts.
     items: Vec<ListedItem>,
-    /// The upstream of all of them; `None` where several upstreams share the segment.
+    /// The upstream of all elements; `None` if several upstreams share the segment.
     upstream: Option<UpstreamId>,
     /// The positions of the versions of prompts, in the order of their raw names.
     versions: Box<[u32]>,
     /// All positions, as one range.
     all: Arc<[Range<u32>]>,
-    /// The positions of the prompts whose tools have derived names, by these names.
+    /// The positions of the prompts with derived tool names, by these names.
     derived_names: OnceLock<HashMap<String, usize>>,
 }
 
@@ -60,7 +60,7 @@ pub struct SegmentWriter {
 }
 
 impl SegmentWriter {
-    /// A segment of the prompts of one upstream, or of several if that is `None`.
+    /// A segment of the prompts of one upstream; `None` for several upstreams.
     pub fn new(upstream: Option<UpstreamId>) -> Self {
         Self { segment: Segment { upstream, ..Segment::default() }, ..Self::default() }
     }
@@ -130,7 +130,7 @@ impl Segment {
         self.elements.is_empty()
     }
 
-    /// All positions.
+    /// All positions, as one range.
     pub fn all(&self) -> &Arc<[Range<u32>]> {
         &self.all
     }
@@ -139,7 +139,7 @@ impl Segment {
         &self.items
     }
 
-    /// The upstream of all prompts; `None` where several upstreams share the segment.
+    /// The upstream of all elements; `None` if several upstreams share the segment.
     pub fn upstream(&self) -> Option<&UpstreamId> {
         self.upstream.as_ref()
     }
@@ -149,7 +149,7 @@ impl Segment {
         !self.versions.is_empty()
     }
 
-    /// The elements that are no versions of others.
+    /// The elements that are not versions of another prompt.
     pub fn plain(&self) -> Allowed {
         if self.has_versions() {
             Allowed::of(self.items.iter().map(|item| !item.is_version()).collect())
@@ -158,12 +158,12 @@ impl Segment {
         }
     }
 
-    /// The number of elements that are no versions of others.
+    /// The number of elements that are not versions of another prompt.
     pub(crate) fn plain_len(&self) -> usize {
         self.len() - self.versions.len()
     }
 
-    /// The version of a prompt that has this raw name.
+    /// The version with this raw name.
     pub fn version(&self, upstream: &UpstreamId, raw_name: &str) -> Option<&ListedItem> {
         let at = self.versions.partition_point(|at| *self.items[*at as usize].raw_name < *raw_name);
         let items = self.versions[at..].iter().map(|at| &self.items[*at as usize]);
@@ -184,7 +184,7 @@ impl Segment {
         self.elements.last().map_or("", |element| &element.name)
     }
 
-    /// The number of names up to this one, including it.
+    /// The number of names up to and including `name`.
     pub(crate) fn count_to(&self, name: &str) -> usize {
         self.elements.partition_point(|element| &*element.name <= name)
     }
@@ -194,7 +194,7 @@ impl Segment {
         self.elements.binary_search_by(|element| (*element.name).cmp(name)).ok()
     }
 
-    /// The position of the prompt whose tool has this derived name.
+    /// The position of the prompt with this derived tool name.
     pub(crate) fn position_of_derived(&self, tool: &str) -> Option<usize> {
         let names = self.derived_names.get_or_init(|| {
             let derived = |element: &Element| {
@@ -207,8 +207,7 @@ impl Segment {
         names.get(tool).copied()
     }
 
-    /// The serialised elements at these positions, separated by commas and with one behind the
-    /// last.
+    /// The serialised elements at these positions, each followed by a comma.
     pub fn slice(&self, positions: Range<usize>) -> Bytes {
         let start = self.start(positions.start);
         let end = self.start(positions.end);

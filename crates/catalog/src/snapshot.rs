@@ -1,4 +1,4 @@
-//! The catalog: an immutable snapshot of the prompts of all upstreams, and of how fresh it is.
+//! The catalog: an immutable snapshot of the prompts of all upstreams and of their freshness.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -27,37 +27,36 @@ use domain::tool::name::is_derived;
 pub struct Catalog {
     /// The prompts; shared between snapshots as long as no list changes.
     pub content: Arc<CatalogContent>,
-    /// The skills; shared as the prompts are.
+    /// The skills; shared between snapshots as long as no list changes.
     pub skills: Arc<SkillCatalog>,
     /// Upstreams whose list is stale or missing.
     pub incomplete: Vec<Incomplete>,
     /// Whether an upstream has not answered since the start and `listing.deadline` has not passed.
     pub pending: bool,
-    /// When the lists expire by their `ttlMs`, the first one first; without those of upstreams that
-    /// send none.
+    /// When the lists expire by their `ttlMs`, earliest first. Lists without a `ttlMs` are absent.
     pub fresh_until: Vec<(Instant, UpstreamId)>,
     pub scope: CacheScope,
     /// The approvals of each upstream with approvals.
     pub approvals: Vec<Arc<Vec<ApprovalRow>>>,
-    /// The last good walk of each upstream that has had one.
+    /// The last successful walk of each upstream.
     pub walks: HashMap<UpstreamId, WalkInfo>,
     /// The error that all lists return while no upstream has a list.
     pub list_fault: Option<Fault>,
 }
 
-/// The prompts themselves.
+/// The prompts of a snapshot.
 #[derive(Debug, Default)]
 pub struct CatalogContent {
     /// Increases with each content.
     pub generation: u64,
-    /// In byte order of the public names; none is empty.
+    /// Non-empty segments, in byte order of the public names.
     segments: Vec<Arc<Segment>>,
-    /// The view of a caller that may see everything. It has no versions of prompts.
+    /// The view of a caller with all rights, without versions of prompts.
     pub everyone: Arc<ListView>,
     pub left_out: Vec<LeftOut>,
-    /// They stay listed: only people can judge which of the two is genuine.
+    /// Look-alikes stay listed: only people can judge which prompt is genuine.
     pub look_alikes: Vec<LookAlike>,
-    /// `Some`: it is seen by one caller only.
+    /// `Some` if only one caller sees this content.
     pub private: Option<PrivatePart>,
 }
 
@@ -66,11 +65,11 @@ pub struct CatalogContent {
 pub struct SkillCatalog {
     /// The entries of the list.
     pub content: Arc<CatalogContent>,
-    /// By the public URIs of their `SKILL.md`s.
+    /// The skills by the public URIs of their `SKILL.md`s.
     pub skills: HashMap<Arc<str>, ListedSkill>,
-    /// `Some`: the skills are those of one caller only, beside these of all callers.
+    /// The skills of all callers; `Some` if `skills` belong to one caller only.
     pub shared: Option<Arc<SkillCatalog>>,
-    /// The same with those that stand for prompts, if there are any.
+    /// The same catalog with skills derived from prompts, if any prompt is offered as a skill.
     pub with_prompts: Option<Arc<SkillCatalog>>,
 }
 
@@ -80,7 +79,7 @@ pub struct PrivatePart {
     pub audience: Principal,
     /// The content of all callers.
     pub shared: Arc<CatalogContent>,
-    /// The caller's own.
+    /// The private segments of the caller.
     pub segments: Vec<Arc<Segment>>,
 }
 
@@ -89,9 +88,9 @@ pub struct PrivatePart {
 pub struct Incomplete {
     pub upstream: UpstreamId,
     pub kind: Kind,
-    /// When the list that is still served was walked; `None` where no list is served.
+    /// When the served list was walked; `None` if no list is served.
     pub walked_at: Option<Instant>,
-    /// Whether its prompts are there, and only its skills could not be listed.
+    /// Whether the prompts were listed, and only the skills are missing.
     pub has_prompts: bool,
 }
 
@@ -99,16 +98,16 @@ pub struct Incomplete {
 #[derive(Clone, Copy, Debug)]
 pub struct WalkInfo {
     pub pages: usize,
-    /// Prompts and skills that the upstream lists, including those left out here.
+    /// The number of prompts and skills that the upstream lists, including omitted ones.
     pub prompts: usize,
     pub at: Instant,
 }
 
-/// A prompt that an upstream lists and the gateway does not.
+/// A prompt that an upstream lists and the gateway omits.
 #[derive(Clone, Debug, Eq, Hash, PartialEq, Serialize)]
 pub struct LeftOut {
     pub upstream: String,
-    /// Empty where the name could not be read.
+    /// Empty if the name could not be read.
     #[serde(rename = "name")]
     pub raw_name: String,
     pub reason: String,
@@ -122,23 +121,23 @@ pub enum LeftOutBy {
     /// A definition that cannot be listed.
     #[default]
     Defect,
-    /// A name that cannot be public, or that is not its own.
+    /// A name that cannot be public, or that belongs to another upstream or prompt.
     Name,
     Overlay,
     Approval,
-    /// No skill stands for it, where prompts are skills. It is a prompt nevertheless.
+    /// Not offered as a skill; still offered as a prompt.
     NoSkill,
 }
 
 impl LeftOutBy {
-    /// Whether an operator has left it out: an overlay drops it, it is not approved, or it is left
-    /// out as a skill only.
+    /// Whether the configuration or an operator left the prompt out: an overlay drops it, it is not
+    /// approved, or it is omitted as a skill only.
     pub fn is_wanted(self) -> bool {
         matches!(self, Self::Overlay | Self::Approval | Self::NoSkill)
     }
 }
 
-/// Two listed prompts of different upstreams that a reader may take for each other.
+/// Two listed prompts of different upstreams that a reader may confuse.
 #[derive(Clone, Debug, Eq, Hash, PartialEq, Serialize)]
 pub struct LookAlike {
     pub one: ShownPrompt,
@@ -156,28 +155,28 @@ pub struct ShownPrompt {
 }
 
 impl PrivatePart {
-    /// Bytes of the caller's own segments.
+    /// Bytes of the private segments.
     pub(crate) fn size(&self) -> usize {
         self.segments.iter().map(|segment| segment.size_with_items()).sum()
     }
 }
 
 impl Catalog {
-    /// Returns the skill to which a part with this URI may belong, if it is offered and approvals
-    /// hold it back.
+    /// Returns the skill that a part with this URI may belong to, if the skill is offered and
+    /// approvals hold it back.
     pub fn held_skill(&self, uri: &str, part: SkillPart) -> Option<&ApprovalRow> {
         let kind = ApprovalKind::Skill;
         if part == SkillPart::Entry {
             return self.held(kind, uri);
         }
-        // No served file has a longer one.
+        // The URIs of served files are not longer.
         let mut folders = std::iter::successors(Some(uri).filter(|uri| uri.len() <= 1024), |uri| {
             Some(uri.rsplit_once('/')?.0)
         });
         folders.find_map(|folder| self.held(kind, &[folder, "/", SKILL_FILE].concat()))
     }
 
-    /// Returns the prompt or skill of this name that is offered and that approvals hold back.
+    /// Returns the prompt or skill with this name, if it is offered and approvals hold it back.
     pub fn held(&self, kind: ApprovalKind, public_name: &str) -> Option<&ApprovalRow> {
         self.approvals.iter().find_map(|rows| {
             // The rows of an upstream are in the order of their names.
@@ -200,8 +199,8 @@ impl CatalogContent {
         Self { generation, segments, everyone, left_out, look_alikes, private: None }
     }
 
-    /// The content of all callers, with more segments that only one caller sees. Their names are
-    /// within prefixes of their own.
+    /// The shared content with segments that only one caller sees. Private segments have separate
+    /// name prefixes.
     pub(crate) fn with_private(generation: u64, private: PrivatePart) -> Self {
         let all = private.shared.segments.iter().chain(&private.segments);
         let mut segments: Vec<_> = all.cloned().collect();
@@ -210,7 +209,7 @@ impl CatalogContent {
         Self { private, ..Self::new(generation, segments, Vec::new(), Vec::new()) }
     }
 
-    /// The prompts in pieces, in byte order of their public names.
+    /// The segments, in byte order of the public names.
     pub fn segments(&self) -> &[Arc<Segment>] {
         &self.segments
     }
@@ -232,12 +231,12 @@ impl CatalogContent {
         self.segments.iter().flat_map(|segment| segment.items())
     }
 
-    /// The number of listed prompts, without versions of others.
+    /// The number of listed prompts, not counting versions of another prompt.
     pub fn prompt_count(&self) -> usize {
         self.everyone.len()
     }
 
-    /// The number of listed prompts of each upstream that has any, without versions of others.
+    /// The number of listed prompts by upstream, not counting versions of another prompt.
     pub fn counts(&self) -> HashMap<&UpstreamId, usize> {
         let mut counts = HashMap::new();
         for segment in &self.segments {
@@ -267,7 +266,7 @@ impl CatalogContent {
         segments.find_map(|segment| segment.version(&of.upstream, &raw_name))
     }
 
-    /// The definition of a prompt as it is listed.
+    /// The listed definition of a prompt.
     pub fn listed(&self, public_name: &str) -> Option<Json<'_>> {
         let (segment, position) = self.find(public_name)?;
         Some(segment.element(position))
@@ -281,8 +280,8 @@ impl CatalogContent {
 }
 
 impl Catalog {
-    /// The `ttlMs` of a complete list for clients, to which the lists of some upstreams belong: the
-    /// least time left, at most `most`.
+    /// The `ttlMs` of a complete list that is made of some upstreams' lists: the least remaining
+    /// time, at most `most`.
     pub fn ttl(
         &self,
         now: Instant,
@@ -300,13 +299,13 @@ impl Catalog {
     }
 }
 
-/// A number that no list and no content has had, larger than all before.
+/// A new number for a list or content, larger than all earlier numbers.
 pub(crate) fn next_number() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// The reason for an upstream that was never asked for a list, or has not answered.
+/// The reason for an upstream that has not yet been asked for a list, or has not answered.
 pub(crate) fn not_reported_yet() -> Kind {
     Kind::Unavailable("it has not answered yet".to_owned())
 }

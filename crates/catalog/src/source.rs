@@ -1,5 +1,4 @@
-//! Upstreams as sources of prompts: whose prompts they are, and how their names are made and
-//! compared.
+//! Upstreams as sources of prompts: owns the rules for making and comparing their names.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -22,14 +21,14 @@ pub struct UpstreamSource {
     /// The overlays of the upstream, in the order of the file.
     pub overlays: Arc<[Overlay]>,
     pub approvals: ApprovalSettings,
-    /// Whether each skill is a prompt, too.
+    /// Whether each skill becomes a prompt, too.
     pub skills_as_prompts: bool,
-    /// `Some`: each prompt that requires no argument is a skill, too, with its text so treated.
+    /// `Some` if each prompt without required arguments becomes a skill, with its text so treated.
     pub prompts_as_skills: Option<HiddenText>,
 }
 
 impl UpstreamSource {
-    /// The source of an enabled upstream of the configuration.
+    /// The source of an enabled upstream.
     pub fn new(driver: DriverId, upstream: &config::UpstreamSettings, config: &Config) -> Self {
         let overlays = config.overlays.iter().filter(|overlay| overlay.upstream == upstream.id);
         Self {
@@ -45,7 +44,7 @@ impl UpstreamSource {
     }
 }
 
-/// The form in which names that look alike because of their composition are equal (NFC).
+/// The composed form (NFC): look-alike names that differ in composition become equal.
 pub(crate) fn composed(name: &str) -> Cow<'_, str> {
     if name.is_ascii() { Cow::Borrowed(name) } else { Cow::Owned(name.nfc().collect()) }
 }

@@ -16,7 +16,7 @@ use upstream::driver::ConnectionState;
 use upstream::recent_calls::RecentSummary;
 use upstream::stderr_tail::StderrTail;
 
-/// The state of an upstream to which there is no shared connection.
+/// The state of an upstream without a shared connection.
 pub const PER_CALLER: &str = "per_caller";
 
 /// The status of one upstream.
@@ -24,8 +24,8 @@ pub const PER_CALLER: &str = "per_caller";
 pub struct UpstreamStatus {
     pub id: String,
     pub transport: &'static str,
-    /// `connecting`, `up` or `down`; `per_caller` where callers have connections of their own, and
-    /// private lists.
+    /// `connecting`, `up` or `down`; `per_caller` if each caller has separate connections and a
+    /// private list.
     pub state: &'static str,
     /// The negotiated revision.
     pub revision: Option<Revision>,
@@ -33,12 +33,12 @@ pub struct UpstreamStatus {
     pub notifies: bool,
     /// The number of its listed prompts.
     pub listed: usize,
-    /// Its prompts that are held back, and those that wait for a decision.
+    /// The number of prompts that are held back, and of prompts that wait for a decision.
     pub held: usize,
     pub undecided: usize,
-    /// Whether approvals are enforced, and none of its prompts is approved.
+    /// Whether approvals are enforced and no prompt of the upstream is approved.
     pub nothing_approved: bool,
-    /// The last good walk of its list.
+    /// The last successful walk of the list.
     pub walk: Option<WalkInfo>,
     /// When the open circuit breaker admits its next probe; `None` while closed.
     pub breaker_open_until: Option<Instant>,
@@ -46,30 +46,30 @@ pub struct UpstreamStatus {
     pub is_breaker_partly_open: bool,
     /// Calls in flight, and calls queued for the concurrency limit.
     pub load: (usize, usize),
-    /// Whether it was called since the start.
+    /// Whether the upstream was called since the start.
     pub was_called: bool,
-    /// Its calls in the last hour.
+    /// The calls in the last hour.
     pub recent: RecentSummary,
-    /// The last stderr lines of its child process.
+    /// The last stderr lines of the child process.
     pub stderr_tail: Arc<StderrTail>,
-    /// How many repairs of each kind were made to its messages.
+    /// The number of repairs to the upstream's messages, by kind.
     pub repairs: BTreeMap<&'static str, u64>,
-    /// How often its driver has failed and was started again.
+    /// How often the driver failed and was restarted.
     pub driver_restarts: u64,
-    /// The seconds that walks of its list wait because it changes again and again; 0 if they do
-    /// not.
+    /// The seconds by which list walks are delayed because the list changes again and again; 0
+    /// without a delay.
     pub walk_pause: u64,
-    /// The commit that is served of a git repository.
+    /// The served commit of a git repository.
     pub commit: Option<Arc<str>>,
-    /// Whether the operator signs in for it.
+    /// Whether the upstream requires a sign-in by the operator.
     pub has_login: bool,
     /// Why the upstream cannot be called, or its list is stale or missing.
     pub failure: Option<UpstreamFaultKind>,
 }
 
 impl UpstreamStatus {
-    /// Says how many of its prompts wait for approval, and how they are approved; `None` if none
-    /// waits.
+    /// Returns how many prompts wait for approval, and the command to approve them; `None` if no
+    /// prompt waits.
     pub fn waiting(&self) -> Option<String> {
         match (self.undecided, self.nothing_approved) {
             (0, _) => None,
@@ -81,8 +81,8 @@ impl UpstreamStatus {
         }
     }
 
-    /// The note for an operator on an upstream that works and has no prompts, or whose list changes
-    /// again and again.
+    /// A note for operators on an upstream that works without prompts, or whose list changes again
+    /// and again.
     pub fn note(&self) -> Option<Cow<'static, str>> {
         if self.state == PER_CALLER {
             return Some("lists for each caller, on connections of the caller's own".into());
@@ -99,10 +99,10 @@ impl UpstreamStatus {
     }
 }
 
-/// The command that approves.
+/// The command that shows the prompts to approve.
 const REVIEW: &str = "`promptgate approvals review`";
 
-/// Says how many prompts wait for approval, and how they are approved.
+/// Returns how many prompts wait for approval, and the command to approve them.
 pub fn waiting_sentence(count: usize) -> String {
     format!("{} for approval: {REVIEW}", prompts_wait(count))
 }
@@ -161,7 +161,7 @@ pub fn statuses(
     upstreams.iter().map(status).collect()
 }
 
-/// Prompts of one upstream, by their approvals.
+/// Counts of one upstream's prompts by approval.
 #[derive(Clone, Copy, Default)]
 struct ApprovalCounts {
     held: usize,

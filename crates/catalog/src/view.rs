@@ -1,4 +1,4 @@
-//! A view: the list that callers with the same rights see, in order, already serialised.
+//! A view: the list that callers with the same rights see, in order and already serialised.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,17 +16,17 @@ use domain::tool::definition::{
 use domain::tool::{FIND_PROMPT, FIND_SKILL, READ_SKILL, USE_PROMPT};
 
 /// A list ready to be cut into pages: parts of segments that all views share. A page costs two
-/// binary searches, and copies no element.
+/// binary searches, and copies no elements.
 #[derive(Debug, Default)]
 pub struct ListView {
     parts: Vec<ViewPart>,
     len: usize,
     digest: Digest,
-    /// Bytes that this view alone takes in memory.
+    /// Bytes that this view takes in memory, without shared segments.
     size: usize,
 }
 
-/// The visible elements of one segment; none if the segment is known and hidden.
+/// The visible elements of one segment; empty if the segment is known and hidden.
 #[derive(Clone, Debug)]
 struct ViewPart {
     segment: Arc<Segment>,
@@ -39,12 +39,12 @@ struct ViewPart {
 pub struct ViewPage<'a> {
     /// The elements, separated by commas, in pieces of UTF-8.
     pub pieces: Vec<Bytes>,
-    /// The last public name on the page, if more follow.
+    /// The last public name on the page, if more elements follow.
     pub more_after: Option<&'a str>,
 }
 
 impl ListView {
-    /// The view of all elements of `segments`, which are in order.
+    /// The view of all elements of the ordered `segments`.
     pub fn whole<'a>(segments: impl IntoIterator<Item = &'a Arc<Segment>>) -> Self {
         let part = |segment: &Arc<Segment>| ViewPart {
             ranges: segment.all().clone(),
@@ -53,8 +53,8 @@ impl ListView {
         Self::of(segments.into_iter().map(part).collect())
     }
 
-    /// The view of some elements. `visible` gives the decision on each element of a segment; the
-    /// ranges that `before` has of the same segment are taken over.
+    /// The view of some elements. `visible` decides on the elements of a segment; reuses the ranges
+    /// of `before` for unchanged segments.
     pub fn part<'a>(
         segments: impl IntoIterator<Item = &'a Arc<Segment>>,
         before: Option<&Self>,
@@ -68,8 +68,8 @@ impl ListView {
         Self::of(segments.into_iter().map(part).collect())
     }
 
-    /// The rest of a view without the segments that are gone. It is not served: the next view is
-    /// made of it.
+    /// The remainder of a view after removed segments. A remainder is not served: the next view
+    /// reuses its ranges.
     pub(crate) fn remainder(&self, is_left: impl Fn(&Arc<Segment>) -> bool) -> Self {
         let parts: Vec<ViewPart> =
             self.parts.iter().filter(|part| is_left(&part.segment)).cloned().collect();
@@ -86,14 +86,13 @@ impl ListView {
                 len += 1;
             }
         }
-        // Empty parts are kept, too: from them the next view knows that nothing of the segment is
-        // visible.
+        // Empty parts are kept, too, so that the next view need not decide on their segments again.
         let view = Self { size: own_size(&parts), digest: seal::sha256(&digests), len, parts };
         view.debug_assert_invariants();
         view
     }
 
-    /// Panics in debug builds if a name is found twice, or a search would not find it.
+    /// Panics in debug builds if a name occurs twice, or a search would not find it.
     fn debug_assert_invariants(&self) {
         if !cfg!(debug_assertions) {
             return;
@@ -115,7 +114,7 @@ impl ListView {
         assert_eq!(len, self.len, "the ranges are the list");
     }
 
-    /// The ranges of this segment that the view shows.
+    /// The visible ranges of this segment, if the view knows the segment.
     fn known(&self, segment: &Arc<Segment>) -> Option<Arc<[Range<u32>]>> {
         let name = segment.last_name();
         let at = self.parts.partition_point(|part| part.segment.last_name() < name);
@@ -123,14 +122,14 @@ impl ListView {
         Some(part.ranges.clone())
     }
 
-    /// The number of elements of segments that `before` does not know.
+    /// The number of elements in segments that are not in `before`.
     pub fn unknown(segments: &[Arc<Segment>], before: Option<&Self>) -> usize {
         let is_unknown =
             |segment: &&Arc<Segment>| before.is_none_or(|before| before.known(segment).is_none());
         segments.iter().filter(is_unknown).map(|segment| segment.len()).sum()
     }
 
-    /// The view of the tools that stand for the prompts of this view, and of those for skills.
+    /// The view of the tools derived from the prompts of this view, with the tools for skills.
     pub fn tools(&self, has_skills: bool) -> Self {
         let prompts = self.elements().map(|(name, prompt)| (name_of_tool(name), Tool::Of(prompt)));
         let mut named: Vec<_> = prompts.collect();
@@ -140,8 +139,8 @@ impl ListView {
         Self::of_tools(named)
     }
 
-    /// The view of `find_prompt` and `use_prompt`, whatever the prompts, and of the tools for
-    /// skills.
+    /// The view of `find_prompt` and `use_prompt`, which does not depend on the prompts, with the
+    /// tools for skills.
     pub fn pair(has_skills: bool) -> Self {
         let of_skills = OF_SKILLS.into_iter().filter(|_| has_skills);
         let pair = [(FIND_PROMPT, write_find_prompt as WriteTool), (USE_PROMPT, write_use_prompt)];
@@ -161,7 +160,7 @@ impl ListView {
         Self::own(tools)
     }
 
-    /// A view with a segment of its own.
+    /// A view that owns its segment.
     fn own(segment: SegmentWriter) -> Self {
         let segment = Arc::new(segment.finish());
         let view = Self::whole([&segment]);
@@ -187,8 +186,8 @@ impl ListView {
         })
     }
 
-    /// The page of at most `size` elements after the name `after`, whether or not that is still
-    /// listed.
+    /// The page of at most `size` elements after the name `after`, which need not be listed any
+    /// more.
     pub fn page(&self, after: Option<&str>, size: usize) -> ViewPage<'_> {
         let mut page = self.page_with_comma(after.unwrap_or_default(), size);
         if let Some(last) = page.pieces.last_mut() {
@@ -197,7 +196,7 @@ impl ListView {
         page
     }
 
-    /// A page with a comma behind its last element.
+    /// A page whose last element is followed by a comma.
     fn page_with_comma(&self, after: &str, size: usize) -> ViewPage<'_> {
         let first = self.parts.partition_point(|part| part.segment.last_name() <= after);
         let mut page = ViewPage { pieces: Vec::new(), more_after: None };
@@ -232,7 +231,7 @@ impl ListView {
         self.len == 0
     }
 
-    /// Bytes that the view takes in memory, without the segments that it shares.
+    /// Bytes that the view takes in memory, without shared segments.
     pub fn size(&self) -> usize {
         self.size
     }
@@ -253,7 +252,7 @@ impl ListView {
 
 /// A tool of a view.
 enum Tool<'a> {
-    /// Stands for a prompt.
+    /// A tool derived from a prompt.
     Of(Json<'a>),
     Fixed(WriteTool),
 }
@@ -281,14 +280,14 @@ fn visible_ranges(visible: Allowed, segment: &Segment) -> Arc<[Range<u32>]> {
     ranges.into()
 }
 
-/// Bytes that these parts take, without their segments.
+/// Bytes of these parts, without their segments.
 fn own_size(parts: &[ViewPart]) -> usize {
     let is_own = |part: &&ViewPart| !Arc::ptr_eq(&part.ranges, part.segment.all());
     let ranges: usize = parts.iter().filter(is_own).map(|part| size_of_val(&*part.ranges)).sum();
     size_of::<ListView>() + size_of_val(parts) + ranges
 }
 
-/// The index of the first range that ends behind this position.
+/// The index of the first range that ends after this position.
 fn first_range(ranges: &[Range<u32>], position: usize) -> usize {
     ranges.partition_point(|range| positions(range).end <= position)
 }

@@ -1,6 +1,6 @@
-//! The view cache: one view for each endpoint and entitlement, shared by the callers who have the
-//! same rights. The view of a new content is made of the one before: only the rights on segments
-//! that have changed are decided again.
+//! The view cache: one view for each endpoint and entitlement, shared by callers with the same
+//! rights. A view of a new content is made from the previous view: rights are decided again for
+//! changed segments only.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::RandomState;
@@ -27,15 +27,15 @@ pub struct ViewCache {
     /// The caller over standard streams.
     stdio: Caller,
     pub endpoints: Endpoints,
-    /// `find_prompt` and `use_prompt`, without and with the tools for skills.
+    /// The tools `find_prompt` and `use_prompt`, without and with the tools for skills.
     pair: [Arc<ListView>; 2],
-    /// Bounded by bytes, least recently used first.
+    /// Cache of views, bounded by bytes. Evicts the least recently used views first.
     views: Cache<ViewKey, Cached, ViewSize, RandomState>,
-    /// Permits to make views that take long.
+    /// Permits for making large views.
     making: Arc<Semaphore>,
-    /// The views that each caller had made.
+    /// The keys of the views that were made for each caller.
     made: Mutex<HashMap<Caller, Vec<ViewKey>>>,
-    /// The memory for views, and the part of it that the views of one caller may take, in bytes.
+    /// The memory for views, in bytes; `share` is the part for the views of one caller.
     views_size: u64,
     share: u64,
 }
@@ -45,9 +45,9 @@ struct ViewKey {
     list: ListKind,
     endpoint: Box<str>,
     entitlement: Option<Arc<str>>,
-    /// `Some`: the view is of a content that only this caller sees.
+    /// `Some` for a view of a content that only this caller sees.
     audience: Option<Principal>,
-    /// Whether tools for skills are among the tools.
+    /// Whether the tools include the tools for skills.
     has_skills: bool,
 }
 
@@ -63,22 +63,22 @@ impl ViewKey {
     }
 }
 
-/// The newest view that was made, and the generation of its content.
+/// The newest view, and the generation of its content.
 #[derive(Clone)]
 struct Cached {
     generation: u64,
     view: Arc<ListView>,
-    /// Whether the view covers its whole content. The rest of an earlier view is not served.
+    /// Whether the view covers its whole content. A remainder of an earlier view is not served.
     is_whole: bool,
     /// Bytes of the segments that only the view's audience sees.
     private: usize,
 }
 
-/// The list that a view is of.
+/// The list behind a view.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum ListKind {
     Prompts,
-    /// The tools that stand for prompts.
+    /// The tools derived from prompts.
     Tools,
     Skills,
 }
@@ -91,7 +91,7 @@ pub struct ListKinds {
 }
 
 /// The digests of the lists that a caller sees at an endpoint. Zero for a list that is not served
-/// or that the caller did not request.
+/// or was not requested.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct ListDigests {
     pub prompts: Digest,
@@ -99,8 +99,8 @@ pub struct ListDigests {
 }
 
 impl ListDigests {
-    /// The digests of two parts of the same lists, in any order. A part of which nothing is seen
-    /// has the digest zero.
+    /// Combines the digests of two parts of the same lists, in any order. An empty part has the
+    /// digest zero.
     pub fn combined(self, other: Self) -> Self {
         Self { prompts: xor(self.prompts, other.prompts), tools: xor(self.tools, other.tools) }
     }
@@ -122,26 +122,26 @@ impl Weighter<ViewKey, Cached> for ViewSize {
     }
 }
 
-/// Options of a cache for so many bytes. It has one shard, since an entry must fit into its shard:
-/// a single view may need most of the memory.
+/// Options of a cache with this many bytes. The cache has one shard, because an entry must fit into
+/// its shard, and a single view may need most of the memory.
 pub fn options(memory: u64) -> Options {
     let mut options = OptionsBuilder::new();
     options.shards(1).estimated_items_capacity(EXPECTED_VIEWS).weight_capacity(memory);
-    // Building fails only without a capacity, and both are set.
+    // Building fails only without a capacity.
     options.build().expect("both capacities are set")
 }
 
-/// Callers whose views are known, from which on those without a cached view are forgotten.
+/// Most callers in `made`; beyond it, callers without a cached view are forgotten.
 const MAX_MAKERS: usize = 4096;
 
-/// About how many views there are: callers with the same rights share one. More only cost a resize.
+/// Estimated number of views: callers with the same rights share a view. More only cost a resize.
 const EXPECTED_VIEWS: usize = 256;
 
-/// Most prompts whose rights are decided on a runtime thread: a fraction of a millisecond. More are
-/// left to a thread that may block.
+/// Most prompts whose rights are decided on a runtime thread: a fraction of a millisecond. Larger
+/// views use a blocking thread.
 pub(crate) const DECIDED_AT_ONCE: usize = 256;
 
-/// Most views that are made at once beside the calls.
+/// Most views that are made concurrently outside the threads of calls.
 const MAKERS: usize = 2;
 
 impl ViewCache {
@@ -166,7 +166,7 @@ impl ViewCache {
         }
     }
 
-    /// `find_prompt` and `use_prompt`, with the tools for skills where there are any.
+    /// The tools `find_prompt` and `use_prompt`, with the tools for skills if skills exist.
     pub fn pair(&self, has_skills: bool) -> &Arc<ListView> {
         &self.pair[usize::from(has_skills)]
     }
@@ -205,12 +205,12 @@ impl ViewCache {
         let (making, owned, holder) = (self.clone(), content.clone(), caller.clone());
         let asked = key.clone();
         let make = move || making.make(&owned, &holder, key);
-        // On the heap: each open stream holds a future that may come here, and seldom does.
+        // Boxed: each open stream holds this future, and seldom reaches this path.
         Box::pin(self.make_beside_calls(&asked, content, make)).await
     }
 
-    /// The tools that each stand for one prompt of a caller at an endpoint, and those for skills.
-    /// Cancel safe.
+    /// The tools derived from a caller's prompts at an endpoint, with the tools for skills. Cancel
+    /// safe.
     pub async fn tools(
         self: &Arc<Self>,
         content: &Arc<CatalogContent>,
@@ -235,7 +235,7 @@ impl ViewCache {
         self.make_beside_calls(&asked, content, make).await
     }
 
-    /// Makes a view beside the calls, a few at a time.
+    /// Makes a view outside the threads of calls, a few views at a time.
     async fn make_beside_calls(
         &self,
         key: &ViewKey,
@@ -243,7 +243,7 @@ impl ViewCache {
         make: impl FnOnce() -> Arc<ListView> + Send + 'static,
     ) -> Arc<ListView> {
         let turn = turn(&self.making).await;
-        // Another call may have made it meanwhile.
+        // Another call may have made the view meanwhile.
         if let Some(view) = self.cached(key, content) {
             return view;
         }
@@ -259,7 +259,7 @@ impl ViewCache {
         (cached.is_whole && cached.generation == content.generation).then_some(cached.view)
     }
 
-    /// Makes the view of a content out of the one before.
+    /// Makes the view of a content from the previous view.
     fn make(&self, content: &CatalogContent, caller: &Caller, key: ViewKey) -> Arc<ListView> {
         let before = self.views.peek(&key);
         let before = before.as_ref().map(|before| &*before.view);
@@ -295,8 +295,8 @@ impl ViewCache {
         }
     }
 
-    /// The caller over standard streams, if `caller` was that one under another configuration: no
-    /// credential says who it is.
+    /// The configured caller over standard streams, if `caller` was this caller under another
+    /// configuration: no credential identifies a caller over standard streams.
     pub fn renamed(&self, caller: &Caller) -> Option<&Caller> {
         let is_stdio = *caller.proof() == Proof::Stdio;
         let same = (caller.id(), caller.groups()) == (self.stdio.id(), self.stdio.groups());
@@ -322,14 +322,14 @@ impl ViewCache {
             tools: match form {
                 None => Digest::default(),
                 Some(ToolForm::Pair) => *self.pair(has_skills).digest(),
-                // The tools are made of the prompts, and change with them.
+                // Tools are derived from the prompts, and change with them.
                 Some(ToolForm::Each) if has_skills => xor(prompts, *self.pair(true).digest()),
                 Some(ToolForm::Each) => prompts,
             },
         }
     }
 
-    /// Keeps a view, unless there is one of a later content.
+    /// Caches a view, unless a view of a later content is cached.
     fn store(&self, caller: &Caller, key: ViewKey, content: &CatalogContent, view: &Arc<ListView>) {
         let is_later = |cached: Cached| cached.generation > content.generation;
         if self.views.peek(&key).is_some_and(is_later) {
@@ -345,14 +345,14 @@ impl ViewCache {
         self.make_room(caller, key);
     }
 
-    /// Drops the oldest views that a caller had made, if they take more than its share and others
-    /// use the cache, too: a caller whose rights differ from request to request must not push out
-    /// the views of others.
+    /// Drops a caller's oldest views if its views exceed its share and other callers use the cache,
+    /// too. A caller whose rights differ from request to request must not evict the views of other
+    /// callers.
     fn make_room(&self, caller: &Caller, newest: ViewKey) {
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         if made.len() >= MAX_MAKERS && !made.contains_key(caller) {
-            // A view that several callers share, and made one after another, is kept for one of
-            // them only.
+            // A shared view that was made for several callers, one after another, is kept for a
+            // single caller.
             let mut kept = HashSet::new();
             made.retain(|_, keys| {
                 keys.retain(|key| self.views.peek(key).is_some() && kept.insert(key.clone()));
@@ -377,8 +377,8 @@ impl ViewCache {
         self.debug_assert_invariants(&made, caller);
     }
 
-    /// Panics in debug builds if the cache is beyond its bound, or the views of the caller whose
-    /// view was stored are not what it had made.
+    /// Panics in debug builds if the cache exceeds its limit, or if `made` has a caller without
+    /// views, or a view twice.
     fn debug_assert_invariants(&self, made: &HashMap<Caller, Vec<ViewKey>>, caller: &Caller) {
         if !cfg!(debug_assertions) {
             return;
@@ -392,8 +392,8 @@ impl ViewCache {
         }
     }
 
-    /// Releases objects that only earlier contents hold. The rest of their views is kept: the next
-    /// ones are made of it.
+    /// Releases objects that only earlier contents hold. Keeps remainders of their views, from
+    /// which the next views are made.
     pub(crate) async fn release_before(self: &Arc<Self>, content: &Arc<CatalogContent>) {
         let (views, content) = (self.clone(), content.clone());
         beside_calls(move || views.release(&content)).await;
@@ -411,7 +411,7 @@ impl ViewCache {
             }
             let left = cached.view.remainder(|segment| current.contains(&Arc::as_ptr(segment)));
             let left = Cached { view: Arc::new(left), is_whole: false, private: 0, ..cached };
-            // A view that was made meanwhile stays.
+            // A view that was made meanwhile is kept.
             let is_same = |now: &Cached| now.generation == left.generation;
             if self.views.peek(&key).as_ref().is_some_and(is_same) {
                 self.views.insert(key, left);
@@ -419,7 +419,7 @@ impl ViewCache {
         }
     }
 
-    /// Whether a caller may use a prompt at an endpoint in this way.
+    /// Whether a caller may call `method` for a prompt at an endpoint.
     pub fn allows(
         &self,
         caller: &Caller,

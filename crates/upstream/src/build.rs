@@ -39,7 +39,7 @@ pub struct UpstreamDeps {
     pub audit: Audit,
     pub telemetry: Telemetry,
     pub supervisor: Supervisor,
-    /// The tasks of calls and connections, for which a shutdown waits.
+    /// The tasks of calls and connections; a shutdown waits for these tasks.
     pub tasks: TaskTracker,
     /// Cancelled when the gateway shuts down.
     pub shutdown: CancellationToken,
@@ -47,12 +47,12 @@ pub struct UpstreamDeps {
     pub starting: Arc<Semaphore>,
     /// The accounts of callers at upstreams.
     pub accounts: Arc<Accounts>,
-    /// The operator's sign-ins, if there is a cluster.
+    /// The operator's sign-ins in a cluster.
     pub logins: Option<Arc<SharedLogins>>,
-    /// The announcements of the upstreams that `[passthrough]` has named, by id: they outlive
+    /// The announcements of the upstreams that `[passthrough]` has named, by id. Kept across
     /// reloads.
     pub passthrough: Arc<Mutex<HashMap<UpstreamId, Arc<PassthroughSignals>>>>,
-    /// This gateway, as others know it since its start.
+    /// The identity of this gateway towards other gateways, fixed at the start.
     pub own: Via,
 }
 
@@ -190,7 +190,7 @@ impl Upstream {
     }
 }
 
-/// Returns the announcements of an upstream, which go on where they were.
+/// Returns the announcements of an upstream; reuses existing announcements.
 fn passthrough_signals(
     known: &Mutex<HashMap<UpstreamId, Arc<PassthroughSignals>>>,
     upstream: &UpstreamId,

@@ -56,7 +56,7 @@ impl DriverId {
 #[derive(Clone, Debug)]
 pub struct FetchedList {
     pub listed: PromptList,
-    /// Absent where the gateway notices each change at once.
+    /// The time for which the list is fresh; `None` if the gateway notices each change at once.
     pub fresh_for: Option<Duration>,
 }
 
@@ -69,7 +69,7 @@ pub enum ConnectionState {
     Up(Arc<Connection>),
     /// The last attempt to connect has failed.
     Down(Kind),
-    /// Each caller has connections of its own, and a private list; there is no shared connection.
+    /// Each caller has separate connections and a private list; a shared connection does not exist.
     PerCaller,
 }
 
@@ -79,9 +79,9 @@ pub(super) struct Driver {
     pub breaker: Arc<CircuitBreaker>,
     pub id: DriverId,
     pub upstream: Arc<UpstreamSettings>,
-    /// This gateway.
+    /// The identity of this gateway.
     pub own: Via,
-    /// The error, where the upstream cannot be reached as it is configured.
+    /// The connector, or why the configuration permits no connection.
     pub connector: Result<Arc<Connector>, String>,
     pub connection_state: watch::Sender<ConnectionState>,
     pub signals: DriverSignals,
@@ -90,15 +90,15 @@ pub(super) struct Driver {
     pub shutdown: CancellationToken,
     /// Whether a notification stream is open, so that polling is not needed.
     pub listening: AtomicBool,
-    /// Removed from the texts of reported failures.
+    /// Secrets to remove from the texts of reported failures.
     pub held_secrets: Arc<HeldSecrets>,
     pub audit: Audit,
-    /// How often it has failed and was started again.
+    /// How often the driver failed and was restarted.
     pub restarts: Arc<AtomicU64>,
-    /// The seconds that walks wait because the list changes again and again.
+    /// The seconds by which walks are delayed because the list changes again and again.
     pub walk_pause: Arc<AtomicU64>,
-    /// Signals `logins_changed`; absent where no operator signs in for the upstream, or the sign-in
-    /// is in the store of the cluster.
+    /// Signals `logins_changed`; `None` if no operator signs in for the upstream, or if the
+    /// cluster's store holds the sign-in.
     pub _logins: Option<Watch>,
 }
 
@@ -115,7 +115,7 @@ const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
 /// Longest `Retry-After` that is obeyed: an upstream must not be able to switch itself off.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(300);
 
-/// Longest pause after an attempt because it took long.
+/// Longest pause after a slow attempt.
 const MAX_REST: Duration = Duration::from_mins(10);
 
 /// State of the attempts to fetch the list.
@@ -141,8 +141,8 @@ pub(super) fn driver_has_failed() -> Kind {
 }
 
 impl Driver {
-    /// Runs until `shutdown`, and ends the session. A panic is contained: the upstream is driven
-    /// anew, since one upstream must not end the gateway for the others.
+    /// Runs until `shutdown`, and ends the session. A panic is contained and the driver restarted,
+    /// because one upstream must not end the gateway for the others.
     pub(crate) async fn run(self) {
         let shutdown = self.shutdown.clone();
         shutdown.run_until_cancelled(rare(self.drive_again_and_again())).await;
@@ -154,7 +154,7 @@ impl Driver {
         loop {
             let started = Instant::now();
             let Err(panic) = caught(self.drive()).await else {
-                // An upstream to which there is nothing to drive stays as it is.
+                // The driver has nothing left to do; the state of the upstream stays.
                 return std::future::pending().await;
             };
             if started.elapsed() > STABLE_AFTER {
@@ -166,7 +166,7 @@ impl Driver {
         }
     }
 
-    /// Makes the upstream unavailable until it is driven anew.
+    /// Makes the upstream unavailable until the driver is restarted.
     async fn note_restart(&self, panic: &str, pause: Duration) {
         let upstream = &self.upstream.id;
         error!(%upstream, panic, retry_in = ?pause, "the driver of the upstream has failed; it is started again");
@@ -196,7 +196,7 @@ impl Driver {
         };
         if self.upstream.lists_per_caller() {
             self.connection_state.send_replace(ConnectionState::PerCaller);
-            // Callers share nothing of it.
+            // Callers share no list of this upstream.
             let nothing = FetchedList { listed: PromptList::default(), fresh_for: None };
             return self.report(Ok(nothing)).await;
         }
@@ -212,15 +212,15 @@ impl Driver {
                         () = self.keep_listening() => {}
                         () = self.keep_checking() => {}
                         () = self.login_changed() => {
-                            // The negotiation with the token before ends with that token.
+                            // The session ended with its token: reset the backoff.
                             reconnects.reset();
                             continue;
                         }
                     }
                     self.count_session(connected.elapsed());
-                    // A connection that is lost again and again is opened again with backoff,
-                    // unless a call may have ended it: others do not wait for what one caller
-                    // provokes, against whom the breaker holds it.
+                    // A connection that is lost again and again is reopened with backoff, unless a
+                    // call may have ended it. The breaker counts that against its caller; other
+                    // callers need not wait.
                     let is_by_call = attempts.failure.is_none()
                         && self.connection().is_some_and(|c| c.was_in_use());
                     if connected.elapsed() > STABLE_AFTER || is_by_call {
@@ -231,7 +231,7 @@ impl Driver {
                     }
                 }
                 Err(kind) => {
-                    // A library or store that cannot be read keeps the prompts of before.
+                    // A library or store that cannot be read keeps its previous prompts.
                     let has_snapshot = self.connection().is_some_and(|c| c.is_snapshot());
                     if !has_snapshot {
                         self.connection_state.send_replace(ConnectionState::Down(kind.clone()));
@@ -266,7 +266,7 @@ impl Driver {
         }
     }
 
-    /// Returns the shared connection, if there is one.
+    /// Returns the shared connection, if open.
     pub(super) fn connection(&self) -> Option<Arc<Connection>> {
         match &*self.connection_state.borrow() {
             ConnectionState::Up(connection) => Some(connection.clone()),
@@ -281,7 +281,7 @@ impl Driver {
         let (revision, transport) = connection.describe();
         debug!(upstream = %self.upstream.id, ?revision, transport, "connected");
         let old = self.connection_state.send_replace(ConnectionState::Up(connection));
-        // The failures were those of another connection, or of a time without one.
+        // The counted failures belong to another connection, or to a time without a connection.
         let transition = match &old {
             ConnectionState::Up(_) => self.breaker.close(),
             _ => self.breaker.reset(),
@@ -301,8 +301,8 @@ impl Driver {
         }
     }
 
-    /// Waits until another sign-in is stored than the one that is used, or none, and forgets the
-    /// token of that one. Never returns where no operator signs in.
+    /// Waits until the stored sign-in differs from the used sign-in or is removed, and forgets the
+    /// old token. Never returns if no operator signs in.
     async fn login_changed(&self) {
         let Ok(connector) = &self.connector else { return std::future::pending().await };
         let Some(tokens) = connector.tokens().filter(|_| self.upstream.login().is_some()) else {
@@ -326,14 +326,14 @@ impl Driver {
         let Some(connection) = self.connection() else {
             return;
         };
-        // A stream of the connection before is gone, and may have ended unseen.
+        // The stream of the previous connection is gone, and may have ended unnoticed.
         self.listening.store(false, Ordering::Relaxed);
         keep_open(|| async {
             // The list may have changed before the stream was open, so its opening causes a walk,
             // too.
             let listening = connection.listen(|event| {
-                // Once it has ended, polling takes over until it is open again. No notification
-                // tells of skills, so these are polled.
+                // After its end, polling takes over until the stream is open again. Skills have no
+                // notification, so skills are always polled.
                 let is_open = event != ListenEvent::Closed
                     && connection.notifies()
                     && !connection.has_skills();
@@ -366,7 +366,7 @@ impl Driver {
         }
     }
 
-    /// Reports a failed attempt. Returns the time until the next one is due.
+    /// Reports a failed attempt. Returns the time until the next attempt is due.
     pub(super) async fn report_failure(
         &self,
         kind: Kind,
@@ -407,7 +407,7 @@ impl Driver {
             Transport::Library(_) => {
                 let _ = timeout(pause, self.signals.list_changed.notified()).await;
             }
-            // So may a push, of which a webhook tells.
+            // A push, which a webhook reports, may correct the repository.
             Transport::Git(_) => {
                 sleep(pause.min(MIN_WALK_INTERVAL)).await;
                 let pause = pause.saturating_sub(MIN_WALK_INTERVAL);
@@ -420,7 +420,7 @@ impl Driver {
         }
     }
 
-    /// Reports an upstream that cannot work as it is configured.
+    /// Reports an upstream whose configuration permits no connection.
     async fn give_up(&self, kind: Kind) {
         let kind = self.held_secrets.remove_from(kind);
         warn!(upstream = %self.upstream.id, error = kind.diagnosis(),
@@ -435,15 +435,15 @@ impl Driver {
     }
 }
 
-/// Returns the time that nothing shortens after attempts of git that failed in a row, each time
-/// longer in proportion to the last one: a remote whose commit takes long takes no core for good.
+/// Returns the minimum pause after consecutive failed git attempts. The pause grows with the
+/// failures, in proportion to the last attempt: a slow commit must not occupy a core forever.
 fn rest(took: Duration, failed: u32) -> Duration {
     took.saturating_mul(1 << failed.min(5)).min(MAX_REST)
 }
 
-/// Opens a notification stream again whenever it has ended, with backoff: proxies close quiet
-/// streams every few minutes, which is no reason to wait long. Returns once the session is lost;
-/// never where the upstream has no such stream.
+/// Reopens a notification stream after each end, with backoff: proxies close quiet streams every
+/// few minutes, which does not justify a long wait. Returns once the session is lost; never returns
+/// if the upstream has no such stream.
 pub(super) async fn keep_open<F>(mut listen: impl FnMut() -> F)
 where
     F: Future<Output = Result<(), Kind>>,
@@ -457,7 +457,7 @@ where
         }
         match ended {
             Err(Kind::SessionLost) => return,
-            // Its list is fetched again by its age.
+            // Without a stream, the age of the list causes fetches.
             Err(kind) if kind.refuses_streams() => std::future::pending::<()>().await,
             Ok(()) | Err(_) => sleep(backoff.next(fastrand::f64())).await,
         }

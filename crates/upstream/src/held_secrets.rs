@@ -1,4 +1,4 @@
-//! The secrets that an upstream is called with. Callers must not find them in what it writes.
+//! The secrets in requests to an upstream. Callers must not find them in the upstream's messages.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -8,15 +8,15 @@ use super::connection::connect::Connector;
 use domain::fault::UpstreamFaultKind as Kind;
 use domain::redaction::{Secrets, without_secrets};
 
-/// The secrets of one upstream: those of its configuration, and its last access tokens.
+/// The secrets of one upstream: the configured secrets, and the last access tokens.
 pub struct HeldSecrets {
     configured: Secrets,
-    /// Has the access tokens, if there are any.
+    /// The source of the access tokens, if the upstream is called with tokens.
     connector: Option<Arc<Connector>>,
 }
 
-/// Shortest secret that is looked for, in bytes. A shorter one would be found in ordinary words,
-/// and protects nothing.
+/// Shortest secret to search for, in bytes. A shorter secret would match ordinary words, and
+/// protects nothing.
 const MIN_SECRET: usize = 6;
 
 impl HeldSecrets {
@@ -34,7 +34,7 @@ impl HeldSecrets {
         without_secrets(kind, &self.secrets())
     }
 
-    /// Whether a text has one of the secrets in it.
+    /// Whether a text contains one of the secrets.
     pub(crate) fn are_in(&self, text: &str) -> bool {
         self.secrets().is_in(text)
     }

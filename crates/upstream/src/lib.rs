@@ -71,7 +71,7 @@ pub use build::UpstreamDeps;
 /// upstream that was removed from the configuration still finishes its calls in flight.
 pub struct Upstream {
     config: Arc<config::UpstreamSettings>,
-    /// This gateway.
+    /// The identity of this gateway.
     own: Via,
     driver: DriverId,
     connection_state: watch::Receiver<ConnectionState>,
@@ -79,13 +79,13 @@ pub struct Upstream {
     /// Limit of the calls in flight.
     concurrency: Arc<ConcurrencyLimit>,
     breaker: Arc<CircuitBreaker>,
-    /// `None` if the configuration of the upstream allows no connection at all.
+    /// The dedicated connections; `None` if the configuration permits no connection at all.
     dedicated: Option<Arc<DedicatedPool>>,
-    /// `None` where all callers share the connections of the gateway.
+    /// The accounts of callers; `None` if all callers share the gateway's connections.
     accounts: Option<UpstreamAccounts>,
-    /// The properties negotiated last for the connection of a caller, where there is no shared one.
+    /// The last negotiated properties of a caller's connection, if no shared connection exists.
     of_callers: Mutex<Option<Negotiated>>,
-    /// The capabilities beside prompts that were declared last.
+    /// The last declared capabilities in addition to prompts.
     passthrough_capabilities: Mutex<Arc<PassthroughCapabilities>>,
     telemetry: Telemetry,
     stderr_tail: Arc<StderrTail>,
@@ -93,7 +93,7 @@ pub struct Upstream {
     restarts: Arc<AtomicU64>,
     walk_pause: Arc<AtomicU64>,
     recent_calls: Arc<RecentCalls>,
-    /// The secrets that it is called with, which callers must not see.
+    /// The secrets in requests to the upstream, which callers must not see.
     held_secrets: Arc<HeldSecrets>,
     was_called: AtomicBool,
     /// Ends the driver and the dedicated connections when the handle is dropped.
@@ -111,22 +111,22 @@ impl Upstream {
         self.driver
     }
 
-    /// Returns the last lines of its child processes on standard error.
+    /// Returns the last standard-error lines of the upstream's child processes.
     pub fn stderr_tail(&self) -> &Arc<StderrTail> {
         &self.stderr_tail
     }
 
-    /// Returns the counters of the repairs to its messages.
+    /// Returns the counters of the repairs to the upstream's messages.
     pub fn repairs(&self) -> &Repairs {
         &self.repairs
     }
 
-    /// Returns how often its driver has failed and was started again.
+    /// Returns how often the driver failed and was restarted.
     pub fn driver_restarts(&self) -> u64 {
         self.restarts.load(Ordering::Relaxed)
     }
 
-    /// Returns the seconds that walks wait because the list changes again and again.
+    /// Returns the seconds by which walks are delayed because the list changes again and again.
     pub fn walk_pause(&self) -> u64 {
         self.walk_pause.load(Ordering::Relaxed)
     }
@@ -146,13 +146,13 @@ impl Upstream {
         self.breaker.is_partly_open()
     }
 
-    /// Whether it was called since the start.
+    /// Whether the upstream was called since the start.
     pub fn was_called(&self) -> bool {
         self.was_called.load(Ordering::Relaxed)
     }
 
     fn note_call(&self) {
-        // A write of each call would take the cache line from the other cores.
+        // A write at each call would invalidate the cache line of the other cores.
         if !self.was_called() {
             self.was_called.store(true, Ordering::Relaxed);
         }
@@ -163,8 +163,8 @@ impl Upstream {
         (self.config.settings.in_flight - self.concurrency.free(), self.concurrency.waiting())
     }
 
-    /// Sets the part of the calls in flight and of the queue that one caller may have while others
-    /// want some.
+    /// Sets the part of the calls in flight and of the queue that one caller may hold while other
+    /// callers need places.
     pub fn set_share(&self, share: Share) {
         self.concurrency.set_share(share);
         if let Some(accounts) = &self.accounts {
@@ -177,7 +177,7 @@ impl Upstream {
         self.connection_state.borrow().clone()
     }
 
-    /// Returns where the source of a library prompt is.
+    /// Returns the place of the source of a library prompt.
     pub fn library_source(&self, raw_name: &str) -> Option<SourcePlace> {
         self.of_library(|library| library.source(raw_name))
     }
@@ -187,7 +187,7 @@ impl Upstream {
         self.of_library(|library| Some(library.versions.clone()))
     }
 
-    /// Waits until the versions and labels of a library are as `holds` says.
+    /// Waits until `holds` accepts the versions and labels of a library.
     pub async fn until_library_versions(&self, holds: impl Fn(&LibraryVersions) -> bool) {
         let is_so = |state: &ConnectionState| {
             library_of(state).is_some_and(|library| holds(&library.versions))
@@ -269,7 +269,7 @@ impl Upstream {
         let now = Instant::now();
         let upstream = self.clone();
         let held = concurrency.clone();
-        // The child process of one caller says nothing about those of the others.
+        // One caller's child process says nothing about the children of other callers.
         let prompt = params.prompt();
         let admitted = (!self.has_child_per_caller())
             .then(|| self.breaker.admit(pass.holder(), prompt, now))
@@ -312,24 +312,24 @@ impl Upstream {
         exchange.measured(operation, is_sent.then_some(recent)).without(secrets)
     }
 
-    /// Asks for the list again, soon: it may be older than what the upstream serves.
+    /// Has the list fetched again soon, because it may be out of date.
     pub fn doubt_list(&self) {
         self.signals.list_changed.notify_one();
     }
 
-    /// Asks for the list again, soon, since the upstream says that it has changed.
+    /// Has the list fetched again soon, because the upstream reports a change.
     pub fn take_hint(&self) {
         self.telemetry.metrics().list_changed_received(self.config.id.as_str());
         self.doubt_list();
     }
 
-    /// Whether a text has a credential in it with which the gateway calls the upstream.
+    /// Whether a text contains a credential with which the gateway calls the upstream.
     pub fn has_secret_in(&self, text: &str) -> bool {
         self.held_secrets.are_in(text)
     }
 
-    /// Begins the client span and metrics of a call; `None` for a library, which the gateway itself
-    /// serves.
+    /// Begins the client span and metrics of a call; `None` for a library, whose prompts the
+    /// gateway serves itself.
     fn operation(&self, request: &mut UpstreamRequest) -> Option<ClientOperation> {
         let (method, target) = (request.params.method_label(), request.params.attribute());
         let negotiated = self.negotiated();
@@ -356,8 +356,8 @@ impl Upstream {
         self.negotiated().is_some_and(|negotiated| !negotiated.declares_at_open)
     }
 
-    /// Returns the capabilities beside prompts that the upstream has declared last. Until it has,
-    /// those that most upstreams have.
+    /// Returns the last capabilities that the upstream has declared in addition to prompts, or
+    /// common capabilities before the first declaration.
     pub fn passthrough_capabilities(&self) -> Arc<PassthroughCapabilities> {
         if let ConnectionState::Up(connection) = &*self.connection_state.borrow() {
             self.note_capabilities(connection);
@@ -375,7 +375,7 @@ impl Upstream {
         *self.known_capabilities() = declared.clone();
     }
 
-    /// Returns the gateways behind it, as its shared connection shows them.
+    /// Returns the gateways behind the upstream, according to the shared connection.
     pub fn behind(&self) -> Option<Via> {
         match &*self.connection_state.borrow() {
             ConnectionState::Up(connection) => connection.behind().cloned(),
@@ -383,13 +383,13 @@ impl Upstream {
         }
     }
 
-    /// Returns what it announces about its tools and resources.
+    /// Returns the upstream's announcements about tools and resources.
     pub fn passthrough_signals(&self) -> &Arc<PassthroughSignals> {
         &self.signals.passthrough
     }
 
-    /// Returns the properties negotiated for the shared connection, or last for one of a caller;
-    /// nothing before.
+    /// Returns the negotiated properties of the shared connection, or the last ones of a caller's
+    /// connection; `None` before the first handshake.
     pub fn negotiated(&self) -> Option<Negotiated> {
         match &*self.connection_state.borrow() {
             ConnectionState::Up(connection) => Some(connection.negotiated()),
@@ -402,11 +402,11 @@ impl Upstream {
         self.of_callers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Fetches the caller's private list over the caller's own account. Also returns a token that
-    /// is cancelled when an operator revokes that account.
+    /// Fetches the caller's private list over the caller's account. Also returns a token that is
+    /// cancelled when an operator revokes the account.
     ///
     /// # Errors
-    /// As [`Upstream::perform_as_caller`], and those of [`Connection::walk`].
+    /// See [`Upstream::perform_as_caller`] and [`Connection::walk`].
     pub async fn walk_as_caller(
         &self,
         caller: &Caller,
@@ -420,7 +420,7 @@ impl Upstream {
             let connection = account.connected().await.map_err(unreachable_because)?;
             *self.of_callers() = Some(connection.negotiated());
             self.note_capabilities(&connection);
-            // A thousand callers at once are no flood for the upstream.
+            // The limit prevents a thousand concurrent callers from flooding the upstream.
             let _permit = self.concurrency.acquire(&Holder::of(caller, None)).await?;
             let watched = account.watch(&connection, self.config.settings.patience());
             let walk = |connection| {
@@ -442,7 +442,7 @@ impl Upstream {
         Ok((FetchedList { listed, fresh_for: Some(fresh_for) }, account.revoked.clone()))
     }
 
-    /// Returns the account of a caller, if there is one.
+    /// Returns the account of a caller, if present.
     pub fn account_of(&self, caller: &Caller) -> Option<Arc<Account>> {
         self.accounts.as_ref()?.existing(caller)
     }
@@ -453,7 +453,7 @@ impl Upstream {
         let Ok((connection, lost)) = account.connected_until().await else { return };
         let (list_changed, ended) = (account.list_changed.clone(), account.ended.clone());
         let (held, is_kept) = (Arc::downgrade(&account), !self.has_child_per_caller());
-        // It still ends where there are too many.
+        // The account must still end when accounts exceed a limit.
         drop(account);
         let keeping = async {
             while let Some(account) = held.upgrade().filter(|_| is_kept) {
@@ -483,14 +483,14 @@ impl Upstream {
         }
     }
 
-    /// Whether each caller has a child process of its own. It ends without calls although its
-    /// streams wait for changes: there are few places for child processes.
+    /// Whether each caller has a separate child process. A child process without calls ends even if
+    /// streams wait for its changes, because the places for child processes are few.
     pub fn has_child_per_caller(&self) -> bool {
         self.accounts.as_ref().is_some_and(UpstreamAccounts::are_children)
     }
 
     /// Sends the request over the account of its caller, with the caller's token. A request that is
-    /// refused because of that token was not processed: it is sent once more with another.
+    /// refused because of its token was not processed: it is retried once with another token.
     async fn perform_as_caller(
         &self,
         accounts: &UpstreamAccounts,
@@ -592,7 +592,7 @@ impl Upstream {
         match found {
             Ok(ConnectionState::Up(connection)) => Ok(connection),
             Ok(ConnectionState::Down(kind)) => Err(unreachable_because(kind)),
-            // Where callers have connections of their own, no call waits for a shared one.
+            // If callers have separate connections, no call waits for a shared connection.
             Ok(ConnectionState::Connecting | ConnectionState::PerCaller) | Err(_) => {
                 Err(driver::driver_has_failed())
             }
@@ -600,17 +600,17 @@ impl Upstream {
     }
 }
 
-/// The access token that a request for a caller has.
+/// The access token for a request of a caller.
 #[derive(Clone, Copy)]
 pub enum TokenAccess<'a> {
-    /// One that is obtained with the caller's subject token, if there is none.
+    /// A token that is obtained with the caller's subject token, if none is present.
     Obtained(Option<&'a SubjectToken>),
-    /// The present one.
+    /// The token that is already present.
     Present,
 }
 
 /// Runs `attempt` with the token of a caller, until the account ends. An attempt that is refused
-/// because of that token was not processed: there is one more with another token.
+/// because of its token was not processed: it is retried once with another token.
 async fn as_caller<T, F: Future<Output = Result<T, Kind>>>(
     account: &Account,
     access: TokenAccess<'_>,
@@ -638,8 +638,8 @@ async fn as_caller<T, F: Future<Output = Result<T, Kind>>>(
     outcome.map_err(|kind| account.held_secrets.remove_from(kind))
 }
 
-/// Sends the request over a dedicated connection, and once more over another if its session is
-/// lost. `None` while other calls use them.
+/// Sends the request over a dedicated connection; retries once over another connection if the
+/// session is lost. `None` while other calls use all dedicated connections.
 async fn perform_dedicated(
     dedicated: &Arc<DedicatedPool>,
     shared: &Arc<Connection>,

@@ -1,5 +1,5 @@
-//! When the list of an upstream is fetched again: after `list_changed` at most once a second, by
-//! its age, and less often while it changes again and again.
+//! Schedules fetches of an upstream's list: at most once a second after `list_changed`, by the
+//! list's age, and less often while the list changes again and again.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -62,7 +62,7 @@ impl Driver {
                     let hangs = kind == Kind::Timeout && connection.breaks_on_timeout();
                     let needs_reconnect = hangs || kind.is_of_connection();
                     if !needs_reconnect {
-                        // A server that cannot list its prompts has its tools.
+                        // A server that cannot list its prompts may still list its tools.
                         self.list_tools(&connection).await;
                     }
                     let pause = self.report_failure(kind, attempts).await;
@@ -70,7 +70,7 @@ impl Driver {
                         () = self.sleep_after_failure(pause) => {}
                         // Calls wait for a new connection meanwhile.
                         () = self.signals.session_lost.notified() => return,
-                        // One that ends with each list waits longer each time.
+                        // A connection that fails at each list waits for the growing pause.
                         () = connection.closed(), if !needs_reconnect => return,
                     }
                     if needs_reconnect {
@@ -104,8 +104,8 @@ impl Driver {
         }
     }
 
-    /// Lists the tools of the upstream of `[passthrough]`: prompts are offered beside them, and
-    /// headers of clients repeat their arguments. Without a list they are those of the list before.
+    /// Lists the tools of the upstream of `[passthrough]`, whose names prompts must not take and
+    /// whose arguments headers repeat. If the list fails, the previous list is kept.
     async fn list_tools(&self, connection: &Connection) {
         if !self.upstream.is_passthrough {
             return;
@@ -118,16 +118,16 @@ impl Driver {
         }
     }
 
-    /// Returns the time until the list is walked again, if nothing else causes a walk. One that is
-    /// slowed is walked soon, to find it calm.
+    /// Returns the time until the list is walked again, if nothing else causes a walk. A delayed
+    /// list is walked soon after its pause, to detect calm.
     fn next_walk(&self, ttl: Option<Duration>, pause: Duration) -> Duration {
         let is_listening = self.listening.load(Ordering::Relaxed);
         let wait = next_walk(&self.upstream.settings, ttl, is_listening);
         if pause.is_zero() { wait } else { wait.clamp(pause, 2 * walk_pace::LONGEST) }
     }
 
-    /// Returns how long the next walk waits because the list changes again and again, for operators
-    /// to see.
+    /// Returns the delay of the next walk of a list that changes again and again, and shows the
+    /// delay to operators.
     fn pace(&self, listed: &PromptList, attempts: &mut FetchAttempts) -> Duration {
         let pause = attempts.pace.walked(listed, Instant::now());
         let before = self.walk_pause.swap(pause.as_secs(), Ordering::Relaxed);
@@ -167,7 +167,7 @@ impl Driver {
     }
 }
 
-/// Walks a list for this gateway, `own`, in a client span of its own.
+/// Walks a list in a separate client span, on behalf of this gateway (`own`).
 pub(super) async fn walk(
     upstream: &UpstreamSettings,
     connection: &Connection,

@@ -14,13 +14,13 @@ use domain::param_headers::ParamHeaders;
 /// The tools of an upstream by their names, with the headers that repeat their arguments.
 pub(crate) type KnownTools = HashMap<String, Option<Arc<ParamHeaders>>>;
 
-/// The announcements of one upstream. A flood costs two counters: streams read the newest values at
-/// their own pace. It outlives reloads, so that streams go on.
+/// The announcements of one upstream, kept across reloads so that streams continue. A flood costs
+/// two counters: streams read the newest values at their own pace.
 #[derive(Debug)]
 pub struct PassthroughSignals {
-    /// Its tools, as they were listed last; empty where they are not needed.
+    /// The last listed tools; empty if the gateway does not need them.
     pub tools: ArcSwap<KnownTools>,
-    /// The names of tools that hide those of prompts, as they were logged.
+    /// The logged names of tools that hide a prompt's tool.
     hiding: Mutex<HashSet<String>>,
     changes: watch::Sender<PassthroughChanges>,
 }
@@ -45,7 +45,7 @@ pub fn tools_of(page: Json<'_>) -> impl Iterator<Item = (Cow<'_, str>, Json<'_>)
     tools.filter_map(|tool| Some((tool.get("name")?.as_str()?, tool)))
 }
 
-/// The headers that repeat arguments of a tool; `None` if none does.
+/// The headers that repeat arguments of a tool; `None` without such headers.
 pub(crate) fn headers_of(tool: Json<'_>) -> Option<Arc<ParamHeaders>> {
     tool.get("inputSchema").and_then(ParamHeaders::read).map(Arc::new)
 }
@@ -68,8 +68,8 @@ impl PassthroughSignals {
         method == TOOLS_LIST_CHANGED
     }
 
-    /// Notes the tools on a page that a client gets: it may call them before they are listed again.
-    /// Of `most` tools no more are noted.
+    /// Notes the tools on a page for a client, which may call these tools before the next listing.
+    /// Notes no more than `most` tools.
     pub fn note_listed(&self, page: Json<'_>, most: usize) {
         let known = self.tools.load();
         let new = tools_of(page).filter(|(name, _)| !known.contains_key(&**name));
@@ -85,15 +85,15 @@ impl PassthroughSignals {
         });
     }
 
-    /// Notes a tool that hides the one of a prompt. Returns whether that is new.
+    /// Notes a tool that hides a prompt's tool. Returns whether the hiding is new.
     pub fn note_hiding(&self, name: &str) -> bool {
         let mut hiding = self.hiding.lock().unwrap_or_else(PoisonError::into_inner);
-        // A tool that is gone would hide again.
+        // A removed tool is logged again if it returns and hides again.
         hiding.retain(|name| self.tools.load().contains_key(name));
         hiding.insert(name.to_owned())
     }
 
-    /// Notes a new connection: it may have other capabilities, and other lists.
+    /// Notes a new connection, whose capabilities and lists may differ.
     pub(crate) fn reconnected(&self) {
         self.changes.send_modify(|changes| {
             changes.tools += 1;

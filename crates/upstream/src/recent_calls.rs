@@ -1,4 +1,4 @@
-//! The calls of an upstream in the last hour, for operators who look for the slow one. Pure: the
+//! The calls of an upstream in the last hour, to help operators find a slow upstream. Pure: the
 //! clock is an argument.
 
 use std::array;
@@ -10,8 +10,8 @@ use tokio::time::Instant;
 use audit::usage::Histogram;
 use domain::fault::UpstreamFaultKind as Kind;
 
-/// Counters of the last hour, without a lock. A call that ends while a slot begins anew may be
-/// missing: the numbers are for people.
+/// Lock-free counters of the last hour. A call that ends while a slot is reset may be missing: the
+/// numbers are for people.
 #[derive(Debug)]
 pub struct RecentCalls {
     began: Instant,
@@ -33,7 +33,7 @@ struct RecentSlot {
 /// The numbers of the last hour, or of up to five minutes less.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct RecentSummary {
-    /// Calls that ended, failures among them; without those that were not sent.
+    /// Calls that were sent and have ended, including failures.
     pub calls: u64,
     pub failures: u64,
     /// Exact within a fifth; `None` without calls.

@@ -24,7 +24,7 @@ impl Repairs {
         Arc::new(Self { upstream: upstream.into(), telemetry, counts: Default::default() })
     }
 
-    /// Counts one repair, and logs what it was: the first of each kind as a warning.
+    /// Counts one repair, and logs its description `what`: the first of each kind as a warning.
     pub fn note(&self, kind: RepairKind, what: &str) {
         let (upstream, repair) = (&*self.upstream, kind.as_str());
         if self.add(kind) == 0 {
@@ -34,12 +34,12 @@ impl Repairs {
         }
     }
 
-    /// Counts and logs one repair of which nothing but the kind is known.
+    /// Counts and logs one repair of which only the kind is known.
     pub fn count(&self, kind: RepairKind) {
         self.note(kind, kind.what());
     }
 
-    /// Counts one repair. Returns how many there were before.
+    /// Counts one repair. Returns the count before it.
     fn add(&self, kind: RepairKind) -> u64 {
         let before = self.counts[kind as usize].fetch_add(1, Ordering::Relaxed);
         self.telemetry.metrics().repaired(&self.upstream, kind.as_str());

@@ -1,5 +1,5 @@
-//! The pace of the walks of one upstream's list: a list that changes again and again is walked less
-//! often each time, so that an upstream cannot keep the gateway, its clients and its log busy.
+//! The pace of list walks: a list that changes again and again is walked less and less often, so
+//! that an upstream cannot keep the gateway, its clients and its log busy.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;
@@ -12,22 +12,22 @@ use library::prompt_list::PromptList;
 #[derive(Debug, Default)]
 pub(super) struct WalkPace {
     hasher: RandomState,
-    /// The hash of the list as it was walked last, and the time of its last change.
+    /// The hash of the last walked list, and the time of its last change.
     last: Option<(u64, Instant)>,
-    /// Changes, less those that calm has made up for.
+    /// The number of recent changes; each [`CALM`] without a change reduces it by one.
     changes: u32,
 }
 
-/// Changes in quick succession that delay no walk: a person edits prompts one after another.
+/// Recent changes that cause no delay: a person edits prompts one after another.
 const UNDELAYED: u32 = 10;
 
-/// Longest time between two walks of a list that always changes.
+/// Longest time between two walks of a list that changes constantly.
 pub(super) const LONGEST: Duration = Duration::from_secs(30);
 
-/// The time without a change that makes up for one.
+/// The time without a change that compensates for one change.
 const CALM: Duration = Duration::from_secs(30);
 
-/// Changes beyond which the wait grows no more.
+/// Most counted changes: beyond it the wait no longer grows.
 const MAX_CHANGES: u32 = UNDELAYED + 6;
 
 impl WalkPace {

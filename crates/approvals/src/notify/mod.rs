@@ -1,4 +1,4 @@
-//! Notifications: the webhook of `[approvals.notify]` learns which prompts wait for approval.
+//! Notifications: the webhook of `[approvals.notify]` receives the prompts that wait for approval.
 
 mod outbox;
 mod webhook;
@@ -25,8 +25,8 @@ use domain::approval::{Class, Reason};
 use domain::fault::excerpt;
 use domain::name::UpstreamId;
 
-/// Notifies the webhook of the newest configuration of prompts that wait, until `stop`. `newest`
-/// returns the approvals of that configuration; `None` once the gateway has ended.
+/// Notifies the newest configuration's webhook of waiting prompts, until `stop`. `newest` returns
+/// the approvals of that configuration; `None` once the gateway has ended.
 pub async fn keep_notifying(newest: impl Fn() -> Option<Arc<Approvals>>, stop: CancellationToken) {
     let notifying = async {
         let mut notifier = Notifier::default();
@@ -55,24 +55,24 @@ async fn until(next: Option<Instant>) {
     }
 }
 
-/// The versions that wait, by upstream.
+/// The waiting versions by upstream.
 type Waiting = BTreeMap<UpstreamId, BTreeSet<VersionId>>;
 
 #[derive(Default)]
 struct Notifier {
     outbox: Outbox,
-    /// Of the newest configuration.
+    /// The client of the newest configuration.
     client: Option<WebhookClient>,
 }
 
 impl Notifier {
-    /// Looks at what waits, and sends the next notification if it is due. Returns when the next one
-    /// is.
+    /// Updates the outbox, and sends the next notification if it is due. Returns when the next
+    /// notification is due.
     async fn step(&mut self, approvals: &Approvals) -> Option<Instant> {
         let webhook = approvals.rules.notify.as_ref();
         if self.client.as_ref().map(|client| &client.webhook) != webhook {
             self.client = webhook.cloned().map(WebhookClient::new);
-            // Another receiver knows of nothing.
+            // A new receiver has received no notification yet.
             self.outbox = Outbox::default();
         }
         let client = self.client.as_ref()?;
@@ -96,7 +96,7 @@ impl Notifier {
             Err(error) => self.note_failure(&upstream, &error),
         };
         approvals.shared.telemetry.metrics().approval_notification(outcome);
-        // Something may have changed meanwhile.
+        // The waiting versions may have changed during the attempt: check again.
         Some(Instant::now())
     }
 
@@ -129,8 +129,8 @@ fn waiting(catalog: &Catalog) -> Waiting {
     waiting
 }
 
-/// Identifies the version of a prompt that waits. Texts count where they are the reason: others
-/// become known one after another, and are no news.
+/// Identifies the waiting version of a prompt. Texts count only if they are the reason for waiting:
+/// other texts become known one after another, and are not news.
 fn version_id(row: &ApprovalRow) -> Option<VersionId> {
     let version = row.offered.as_ref()?.version.version();
     let texts = (row.decision.reason == Reason::TextChanged).then_some(&version.texts);
@@ -139,22 +139,22 @@ fn version_id(row: &ApprovalRow) -> Option<VersionId> {
     Some(seal::sha256(id.to_string().as_bytes()))
 }
 
-/// Bytes of a message id: enough that no two are the same by chance.
+/// Bytes of a message id: enough to make collisions improbable.
 const ID_LEN: usize = 16;
 
 /// Returns the same id for the same versions, after a restart and on all replicas, so that
-/// receivers know a second message.
+/// receivers recognize duplicates.
 fn message_id(gateway: &str, upstream: &UpstreamId, versions: &BTreeSet<VersionId>) -> String {
     let mut text = json!([gateway, upstream.as_str()]).to_string().into_bytes();
     text.extend(versions.iter().flatten());
     format!("msg_{}", seal::hex::hex(&seal::sha256(&text)[..ID_LEN]))
 }
 
-/// Prompts that a message names.
+/// Most prompts that a message names.
 const NAMED: usize = 50;
 
-/// Returns a message in the form that the Standard Webhooks specification recommends. `text` is for
-/// chats, which show it, and holds nothing that an upstream writes.
+/// Returns a message in the form that the Standard Webhooks specification recommends. Chats display
+/// `text`, so `text` holds no text of an upstream.
 fn message(gateway: &str, upstream: &UpstreamId, catalog: &Catalog) -> Value {
     let rows = catalog.approvals.iter().flat_map(|rows| rows.iter());
     let rows = rows.filter(|row| row.upstream == *upstream && row.is_waiting());

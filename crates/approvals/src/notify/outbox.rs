@@ -1,4 +1,4 @@
-//! Which upstream is to be notified of next, and when. Pure: clock and randomness are arguments.
+//! Schedules notifications by upstream. Pure: clock and randomness are arguments.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -8,19 +8,19 @@ use tokio::time::Instant;
 use domain::backoff::Backoff;
 use domain::name::UpstreamId;
 
-/// A version of a prompt that waits for approval, by a digest.
+/// The digest of a prompt version that waits for approval.
 pub(super) type VersionId = [u8; 32];
 
-/// The notifications that are due: at most one for each upstream. A notification says what waits
-/// when it is sent, so what changes meanwhile makes no second one.
+/// The due notifications: at most one for each upstream. A notification is composed when it is
+/// sent, so changes before that cause no second notification.
 #[derive(Debug, Default)]
 pub(super) struct Outbox(BTreeMap<UpstreamId, Entry>);
 
-/// An upstream of which something waits, or was said a moment ago.
+/// The waiting and the notified versions of one upstream.
 #[derive(Debug, Default)]
 struct Entry {
     waiting: BTreeSet<VersionId>,
-    /// The part of `waiting` of which the receiver knows, or that was given up.
+    /// The part of `waiting` that was delivered or given up.
     said: BTreeSet<VersionId>,
     /// `Some` while a version in `waiting` is not in `said`.
     due: Option<Instant>,
@@ -40,16 +40,16 @@ pub(super) enum AfterFailure {
     Retried {
         is_first: bool,
     },
-    /// Until another version waits.
+    /// Given up until another version waits.
     GivenUp,
 }
 
-/// Time from the first version that waits until the notification: a list often changes in several
-/// steps, and after a start many prompts wait at once.
+/// Time from the first waiting version to the notification: a list often changes in several steps,
+/// and after a start many prompts wait at once.
 const SETTLE: Duration = Duration::from_secs(2);
 
-/// Time between two notifications of one upstream: one that changes its prompts again and again
-/// does not fill a chat.
+/// Time between two notifications about one upstream, so that an upstream that keeps changing
+/// prompts cannot flood a chat.
 const PAUSE: Duration = Duration::from_mins(5);
 
 /// Time from the first failed attempt until the last one.
@@ -59,7 +59,7 @@ const PATIENCE: Duration = Duration::from_hours(1);
 const LONGEST_WAIT: Duration = Duration::from_mins(10);
 
 impl Outbox {
-    /// Takes over what waits now. Versions that no longer wait are forgotten.
+    /// Replaces the waiting versions. Versions that no longer wait are forgotten.
     pub(super) fn observe(
         &mut self,
         mut waiting: BTreeMap<UpstreamId, BTreeSet<VersionId>>,
@@ -76,19 +76,19 @@ impl Outbox {
         });
     }
 
-    /// Returns the next upstream to be notified of, and when.
+    /// Returns the upstream of the next notification, and its time.
     pub(super) fn next(&self) -> Option<(Instant, &UpstreamId)> {
         self.0.iter().filter_map(|(upstream, entry)| Some((entry.due?, upstream))).min()
     }
 
-    /// The receiver has taken the notification of what waits.
+    /// Notes that the receiver has accepted the notification of `waiting`.
     pub(super) fn delivered(&mut self, upstream: &UpstreamId, now: Instant) {
         if let Some(entry) = self.0.get_mut(upstream) {
             entry.done(now);
         }
     }
 
-    /// The attempt has failed. `random` is uniform in 0..1.
+    /// Notes a failed attempt. `random` is uniform in 0..1.
     pub(super) fn failed(
         &mut self,
         upstream: &UpstreamId,

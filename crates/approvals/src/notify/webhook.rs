@@ -39,7 +39,7 @@ impl WebhookClient {
     /// Sends a message. Attempts to send one message have the same `id`.
     ///
     /// # Errors
-    /// Why the receiver has not taken it: any status but 2xx is a refusal.
+    /// Why the receiver has not accepted the message: any status but 2xx is a refusal.
     pub(super) async fn send(&self, id: &str, body: String) -> Result<(), String> {
         let Self { webhook, egress } = self;
         let at = UnixSeconds::from(wall_clock());

@@ -1,6 +1,6 @@
-//! The way of `[passthrough]`: requests for tools, resources and other methods go to one designated
-//! upstream (`[passthrough]`), unmerged and unrenamed, through the same gate and the same bridge as
-//! gets.
+//! Routes pass-through requests. Requests for tools, resources and other methods go to one
+//! designated upstream (`[passthrough]`), unmerged and unrenamed, through the same gate and the
+//! same bridge as gets.
 
 use std::sync::Arc;
 
@@ -49,25 +49,25 @@ const METHOD_NOT_FOUND: i64 = -32601;
 const RESOURCE_NOT_FOUND: i64 = -32002;
 
 impl PassthroughUpstream<'_> {
-    /// Returns what the upstream has declared beside prompts.
+    /// Returns the capabilities that the upstream declares in addition to prompts.
     pub fn capabilities(self) -> Arc<PassthroughCapabilities> {
         self.upstream.passthrough_capabilities()
     }
 
-    /// Returns a subscription to the changes of its tools and resources.
+    /// Subscribes to changes of the upstream's tools and resources.
     pub fn changes(self) -> watch::Receiver<PassthroughChanges> {
         self.upstream.passthrough_signals().changes()
     }
 
-    /// Whether a `tools/call` with this name is for a tool that stands for a prompt. The tools of
-    /// the upstream come first: of two with one name, ours is hidden.
+    /// Whether a `tools/call` with this name is for a tool derived from a prompt. A tool of the
+    /// upstream with the same name takes precedence.
     pub fn is_of_prompt(self, name: &str, caller: &Caller, endpoint: &str) -> bool {
         let lists = &self.router.lists;
         let exposure = lists.views.endpoints.exposure(endpoint);
         if !exposure.tools || self.upstream.passthrough_signals().tools.load().contains_key(name) {
             return false;
         }
-        // The answer to a name that the upstream does not know must not show what others have.
+        // An answer about an unknown name must not reveal the prompts of other callers.
         let may_get = |owner: &ListedItem| lists.views.allows(caller, Method::Get, endpoint, owner);
         let is_listed = || {
             let private = lists.caller_lists.as_ref();
@@ -166,8 +166,7 @@ impl PassthroughUpstream<'_> {
         known.of_call(arguments)
     }
 
-    /// Answers a page of a list: where prompts are offered as tools, these come before the tools of
-    /// the upstream.
+    /// Answers a page of a list. Tools derived from prompts come before the tools of the upstream.
     async fn list(
         self,
         request: &PassthroughRequest,
@@ -215,7 +214,7 @@ impl PassthroughUpstream<'_> {
         Ok(Reply::Passthrough(Box::new(reply)))
     }
 
-    /// Asks for one page of a list. A list that the upstream does not have is empty.
+    /// Fetches one page of a list from the upstream. A list without support is empty.
     async fn page(
         self,
         admitted: &Admitted<'_>,
@@ -248,8 +247,8 @@ impl PassthroughUpstream<'_> {
         }
     }
 
-    /// Whether a URI may be that of a resource of the upstream: not one that a server may resolve
-    /// to a different URI, and not that of a file of a skill, which has rules of its own.
+    /// Whether a URI may name a resource of the upstream. Excluded are URIs that a server may
+    /// resolve to a different URI, and files of skills, whose reads are checked as skill reads.
     fn may_have(self, catalog: &Catalog, uri: &str) -> bool {
         !uri::is_resolved(uri) && !self.is_of_skill(catalog, uri)
     }
@@ -260,8 +259,8 @@ impl PassthroughUpstream<'_> {
             && (skill::has_scheme(uri) || is_file(self.router, catalog, upstream, uri))
     }
 
-    /// Which elements are served to the caller; `None` for all. Files of skills are not: they are
-    /// read as those of all upstreams.
+    /// Which elements are served to the caller; `None` for all. Files of skills are never served
+    /// here: skill reads serve them for all upstreams.
     fn allowed(self, result: Json<'_>, list: PassthroughList, call: &Call) -> Option<Vec<bool>> {
         let permitted = self.permitted(result, list, call);
         if list.member != "resources" || !self.capabilities().skills {
@@ -278,7 +277,7 @@ impl PassthroughUpstream<'_> {
         Some(elements.map(|(at, element)| is_permitted(at) && !is_of_skill(element)).collect())
     }
 
-    /// Which elements the rules permit; `None` for all.
+    /// Which elements the access rules permit; `None` for all.
     fn permitted(self, result: Json<'_>, list: PassthroughList, call: &Call) -> Option<Vec<bool>> {
         let rights = self.router.gate.rights();
         rights.entitlement(&call.caller)?;
@@ -303,7 +302,7 @@ impl PassthroughUpstream<'_> {
         }
     }
 
-    /// Seals the upstream's cursor for the caller: those of others lead nowhere.
+    /// Seals the upstream's cursor for this caller: another caller cannot open the cursor.
     fn sealed_next(
         self,
         result: Json<'_>,
@@ -322,11 +321,11 @@ impl PassthroughUpstream<'_> {
     }
 
     fn empty_cursor_ends(self) -> bool {
-        // An upstream that declares capabilities at its start writes so at the end of a list.
+        // Upstreams that declare capabilities in a handshake end a list with an empty cursor.
         !self.upstream.declares_capabilities_per_request()
     }
 
-    /// Adds to the result of `resources/read` how long it may be kept.
+    /// Adds the caching hints to the result of `resources/read`.
     fn with_caching(self, reply: Reply, request: &PassthroughRequest, call: &Call) -> Reply {
         match reply {
             Reply::Passthrough(mut reply) if request.kind == Some(ForeignMethod::ReadResource) => {
@@ -337,7 +336,7 @@ impl PassthroughUpstream<'_> {
         }
     }
 
-    /// Leaves out the tools that stand for prompts and have the name of a tool of the upstream.
+    /// Removes derived tools whose names the upstream's tools have.
     fn without_hidden(self, mut ours: ListReply) -> ListReply {
         let signals = self.upstream.passthrough_signals();
         let theirs = signals.tools.load();
@@ -364,7 +363,7 @@ impl PassthroughUpstream<'_> {
     }
 }
 
-/// Nesting of the definition of a tool that stands for a prompt, and of parameters that were read.
+/// JSON depth of the definition of a derived tool, and of accepted parameters.
 const MAX_DEPTH: usize = 64;
 
 fn pieces(elements: &[Bytes]) -> String {
@@ -384,8 +383,8 @@ fn code(fault: &Fault) -> Option<i64> {
     }
 }
 
-/// Translates the ways in which something does not exist: rules that deny it, and errors whose
-/// codes differ between the eras.
+/// Turns denials by the rules, and the upstream's codes for unknown names, into the error of the
+/// client's era.
 fn as_unknown(fault: Fault, request: &PassthroughRequest, call: &Call) -> Fault {
     let is_denied = fault == RequestFault::UnknownPrompt.into();
     let of_resource = request.is_of_resource();

@@ -1,4 +1,4 @@
-//! The check of a file of a skill: it is served as its entry says, or not at all.
+//! Checks a file of a skill against its entry. A file that differs is not served.
 
 use std::borrow::Cow;
 
@@ -9,10 +9,10 @@ use base::seal;
 use domain::json::{Json, JsonKind};
 use domain::skill::SkillFile;
 
-/// Checks that a result of `resources/read` has this file, and nothing else. Returns its bytes.
+/// Checks that a `resources/read` result holds this file alone. Returns the file's bytes.
 ///
 /// # Errors
-/// The difference.
+/// The difference between the result and the entry.
 pub fn verified<'a>(result: Json<'a>, file: &SkillFile) -> Result<Cow<'a, [u8]>, String> {
     let content = only_content(result).ok_or("the result must have one content")?;
     if !content.get("uri").is_some_and(|uri| uri.is(&file.uri)) {
@@ -27,7 +27,7 @@ pub fn verified<'a>(result: Json<'a>, file: &SkillFile) -> Result<Cow<'a, [u8]>,
             compare(bytes, file)
         }
         (None, Some(blob)) if blob.kind() == JsonKind::String => {
-            // Four characters for three bytes: one that is too long is not decoded.
+            // Base64 has four characters for three bytes: a longer text is not decoded.
             let longest = usize::try_from(file.size).unwrap_or(usize::MAX).saturating_mul(2);
             let blob = blob.as_str().filter(|blob| blob.len() <= longest.saturating_add(4));
             let bytes = blob.and_then(|blob| BASE64_STANDARD.decode(blob.as_bytes()).ok());
@@ -48,7 +48,7 @@ pub(super) fn text(result: Json<'_>) -> Option<String> {
     String::from_utf8(BASE64_STANDARD.decode(blob.as_bytes()).ok()?).ok()
 }
 
-/// Returns the content of a result that has one.
+/// Returns the content of a result that has exactly one.
 pub fn only_content(result: Json<'_>) -> Option<Json<'_>> {
     let contents = result.get("contents").filter(|contents| contents.kind() == JsonKind::Array)?;
     let mut contents = contents.elements();

@@ -1,4 +1,4 @@
-//! Gets of prompts that stand for skills: they read `SKILL.md` as any read of the file does.
+//! Gets of prompts derived from skills: read `SKILL.md` like any read of that file.
 
 use tokio::time::Instant;
 
@@ -12,7 +12,7 @@ use domain::document::Document;
 use domain::fault::{Fault, UpstreamFaultKind as Kind};
 use domain::skill_prompt::{SkillMessages, TASK};
 
-/// Gets a prompt that stands for a skill.
+/// Gets a prompt that is derived from a skill.
 pub(crate) async fn get(
     (router, routed): (&Router, &RoutedPrompt<'_>),
     skill: &ListedSkill,
@@ -40,12 +40,12 @@ pub(crate) async fn get(
     let task = task.as_deref().unwrap_or_default();
     let messages = SkillMessages { skill, prefix, text: &text, task, reads_files };
     let result = messages.result().ok_or(Fault::Internal)?;
-    // It is a prompt by now, and is checked as one.
+    // The result is a prompt from here on, and is checked as a prompt.
     let reply = reply::prompt(result, origin(item), admitted.upstream.config().settings.content)?;
     Ok(Reply::Prompt(PromptReply { is_snapshot, ..reply }))
 }
 
-/// Returns the argument of a prompt that stands for a skill.
+/// Returns the `task` argument of a prompt that is derived from a skill.
 fn task(arguments: Option<&Document>) -> Result<Option<String>, Fault> {
     let mut task = None;
     for (key, value) in arguments.into_iter().flat_map(|arguments| arguments.json().members()) {

@@ -1,4 +1,4 @@
-//! Files of skills as they were approved, where the upstream offers others, or is gone.
+//! Serves approved skill files from the lock file if the upstream's files differ or it is down.
 
 use std::sync::Arc;
 
@@ -14,8 +14,8 @@ use domain::skill::SkillFile;
 use library::file_contents;
 use upstream::Upstream;
 
-/// Answers a read that failed with the kept file, as the result of `resources/read`, if there is a
-/// snapshot and the upstream is gone or has another file.
+/// Answers a failed read with the approved file, as a `resources/read` result, if a snapshot exists
+/// and the upstream is down or has another file.
 pub(super) async fn file_or(
     upstream: &Upstream,
     item: &ListedItem,
@@ -31,8 +31,8 @@ pub(super) async fn file_or(
     file(item, asked).await.ok_or(fault)
 }
 
-/// Returns an approved file, as the result of `resources/read`; `None` if there is no snapshot, or
-/// it cannot be read.
+/// Returns an approved file, as a `resources/read` result; `None` without a snapshot, or if the
+/// snapshot cannot be read.
 pub(super) async fn file(item: &ListedItem, file: &SkillFile) -> Option<Document> {
     let approved = item.approval.approved.as_ref().filter(|approved| approved.has_snapshot)?;
     let read = approved.file(&Arc::from(&*file.digest)).await;

@@ -1,5 +1,5 @@
-//! Skills: an entry, a file or a folder of one, behind the same gate as prompts. Entries and
-//! folders come from the catalog, files from the upstream.
+//! Skills: answers reads of an entry, a file or a folder, behind the same gate as prompts. Entries
+//! and folders come from the catalog, files from the upstream.
 
 pub mod file;
 pub(super) mod get_prompt;
@@ -44,9 +44,9 @@ pub(super) struct AskedSkill<'a> {
 /// Answers a call for a skill.
 ///
 /// # Errors
-/// -32602, alike for what is unknown, denied or withheld; the other refusals of
-/// [`Gate::authorize`](policy::Gate::authorize); and the faults of the upstream, one of
-/// which is a file that differs from its entry.
+/// -32602, alike for a part that is unknown, denied or withheld; the other refusals of
+/// [`Gate::authorize`](policy::Gate::authorize); and the faults of the upstream, one of which is a
+/// file that differs from its entry.
 pub(super) async fn answer(
     router: &Router,
     asked: AskedSkill<'_>,
@@ -100,7 +100,7 @@ pub(super) async fn answer(
             let skill = Some(skill).filter(|skill| skill.own_file() == Some(file)).cloned();
             SkillBody::File { uri: uri.to_owned(), result, skill }
         }
-        // A snapshot has no files of it.
+        // A snapshot does not contain files of dynamic skills.
         FoundPart::DynamicFile(_) if is_snapshot => return Err(unknown(uri)),
         FoundPart::DynamicFile(file) => {
             let asking = AskedUri { item, uri: file.into(), deadline };
@@ -118,21 +118,21 @@ pub(super) async fn answer(
     Ok(Reply::Skill(SkillReply { body, origin: origin(item), ttl, scope, is_snapshot }))
 }
 
-/// A file that is read at its upstream.
+/// A file to read at its upstream.
 pub(super) struct AskedFile<'a> {
     pub item: &'a ListedItem,
     pub file: &'a SkillFile,
     pub deadline: Instant,
 }
 
-/// A file as it is served.
+/// A served file.
 pub(super) struct ServedFile {
     pub result: Document,
-    /// Whether it is the approved one in the place of the upstream's.
+    /// Whether the result is the approved file instead of the upstream's.
     pub is_snapshot: bool,
 }
 
-/// Reads a file, or serves the approved one where the upstream has others or is gone.
+/// Reads a file; serves the approved file if the upstream's differs or the upstream is down.
 pub(super) async fn serve(
     router: &Router,
     admitted: &Admitted<'_>,
@@ -156,7 +156,7 @@ pub(super) async fn serve(
     }
 }
 
-/// Reads a file, whole, and checks it.
+/// Reads a whole file, and checks it against its entry.
 pub(super) async fn read(
     router: &Router,
     admitted: &Admitted<'_>,
@@ -164,14 +164,14 @@ pub(super) async fn read(
     channel: &CallChannel,
 ) -> Result<Document, Fault> {
     let AskedFile { item, file, deadline } = asked;
-    // Before the file is read: a library has all of it at once.
+    // Reserve memory before the read: a library returns the whole file at once.
     let size = usize::try_from(file.size).unwrap_or(usize::MAX);
     let has_room = result_memory::grow_to(size.saturating_add(ENVELOPE));
     has_room.map_err(|kind| Fault::upstream(item.upstream.as_str(), kind))?;
     let asking = AskedUri { item, uri: file.uri.clone(), deadline };
     let result = ask(admitted, &asking, channel).await;
     if result.as_ref().is_err_and(is_unknown_file) {
-        // It no longer has a file that it lists.
+        // The upstream no longer has a file that its list names.
         doubt_list(router, admitted.upstream, &admitted.call.caller);
     }
     let result = result?;
@@ -185,8 +185,8 @@ pub(super) async fn read(
     }
 }
 
-/// Whether a URI of an upstream is one of a file of a skill, which has rules, digests and approvals
-/// of its own. A server may read another spelling of it, and one with a query, as the same file.
+/// Whether an upstream's URI names a file of a skill; skill files have separate rules, digests and
+/// approvals. A server may treat another spelling, or a URI with a query, as the same file.
 pub(super) fn is_file(
     router: &Router,
     catalog: &Catalog,
@@ -208,7 +208,7 @@ pub(super) fn is_file(
     })
 }
 
-/// Has the list of an upstream fetched again soon, which differs from what a caller got.
+/// Has an upstream's list fetched again soon, because a read contradicts the list.
 fn doubt_list(router: &Router, upstream: &Upstream, caller: &Caller) {
     let private = router.lists.caller_lists.as_ref();
     match private.filter(|_| upstream.config().lists_per_caller()) {
@@ -217,14 +217,13 @@ fn doubt_list(router: &Router, upstream: &Upstream, caller: &Caller) {
     }
 }
 
-/// Whether an upstream has no such file.
+/// Whether the upstream reports the file as unknown.
 fn is_unknown_file(fault: &Fault) -> bool {
     let is_unknown = |kind: &Kind| matches!(kind, Kind::Error { code: -32602 | -32002, .. });
     matches!(fault, Fault::Upstream(own) if is_unknown(&own.kind))
 }
 
-/// Checks that a file of a dynamic skill is the one that was asked for. Nothing else is known of
-/// it.
+/// Checks the URI and the form of a file of a dynamic skill, for which no entry states a digest.
 fn check_dynamic(
     upstream: &Upstream,
     asked: &AskedUri<'_>,
@@ -243,14 +242,14 @@ fn check_dynamic(
     Err(Fault::upstream(upstream.config().id.as_str(), Kind::Protocol(why.to_owned())))
 }
 
-/// A file by its URI, as the upstream has it.
+/// A file of a skill by the URI of its upstream.
 struct AskedUri<'a> {
     item: &'a ListedItem,
     uri: Arc<str>,
     deadline: Instant,
 }
 
-/// Reads a file, whole, as the upstream has it.
+/// Reads a whole file from the upstream without a check.
 async fn ask(
     admitted: &Admitted<'_>,
     asked: &AskedUri<'_>,
@@ -263,7 +262,7 @@ async fn ask(
     Ok(response(exchange, channel).await?)
 }
 
-/// Most bytes of a result around its file, but for what is escaped in JSON.
+/// Most bytes of a result in addition to its file, not counting JSON escapes.
 const ENVELOPE: usize = 4 << 10;
 
 fn unknown(uri: &str) -> Fault {

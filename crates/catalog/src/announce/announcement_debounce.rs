@@ -1,4 +1,4 @@
-//! Debounce of changes: they are announced after a quiet time, or after the longest wait.
+//! Debounce of changes: announces changes after a quiet time, or after the longest delay.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ pub struct Debounce {
     quiet: Duration,
     /// Longest delay of the first change.
     longest: Duration,
-    /// Times of the first and the last change that were not announced yet.
+    /// Times of the first and the last unannounced change.
     waiting: Option<(Instant, Instant)>,
 }
 

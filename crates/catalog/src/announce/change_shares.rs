@@ -1,6 +1,6 @@
-//! The share of each upstream in the records of changes: an upstream that changes its list at will
-//! must not fill the audit log, so that no call is served. Beyond the share, changes are counted
-//! and recorded as one.
+//! The share of each upstream in the records of changes. An upstream that keeps changing its list
+//! must not fill the audit log, because then no call is served. Changes beyond the share are
+//! counted, and recorded as one.
 
 use std::collections::HashMap;
 use std::num::NonZeroU32;
@@ -16,7 +16,7 @@ use policy::limiter::Limiter;
 /// The shares of all upstreams.
 pub struct ChangeShares {
     records: Limiter<ShareKey>,
-    /// The changes without a record of their own since the last count.
+    /// The changes since the last count that were counted instead of recorded.
     counted: HashMap<ShareKey, ChangeCount>,
 }
 
@@ -30,16 +30,16 @@ struct ChangeCount {
     first: String,
     last: String,
     count: u64,
-    /// `sha256:…` of the digest before and of what has changed.
+    /// `sha256:…` of the changes' digests, chained.
     digest: String,
 }
 
-/// Records of one upstream, for each event: at once, the prompts of an upstream that is replaced as
-/// a whole.
+/// Quota of records for each upstream and event. The burst covers the prompts of an upstream that
+/// is replaced as a whole.
 const RECORDS: Quota =
     Quota { interval: Duration::from_secs(20), burst: NonZeroU32::new(1_000).expect("not zero") };
 
-/// Shares that are kept: more than there are upstreams.
+/// Most shares that are kept: there are fewer upstreams.
 const SHARES: usize = 4_096;
 
 /// Time between two counts.
@@ -52,8 +52,8 @@ impl Default for ChangeShares {
 }
 
 impl ChangeShares {
-    /// Whether a change of a prompt gets a record of its own; otherwise it is counted. `event`
-    /// names the records of counts, and `digests` say what the change is.
+    /// Whether a change of a prompt is recorded; otherwise the change is counted. `event` names the
+    /// record of the count, and `digests` identify the change.
     pub fn take(
         &mut self,
         upstream: &str,

@@ -19,7 +19,7 @@ pub struct Published {
     pub content: Arc<CatalogContent>,
     pub skills: Arc<SkillCatalog>,
     pub views: Arc<ViewCache>,
-    /// `None` where all upstreams list for all callers.
+    /// The private lists; `None` if every upstream lists the same for all callers.
     pub caller_lists: Option<Arc<CallerLists>>,
 }
 
@@ -29,21 +29,21 @@ pub struct Changes {
     caller: Caller,
     endpoint: String,
     kinds: ListKinds,
-    /// The private lists of the caller, where it may have some.
+    /// The private lists of the caller, if the configuration has private lists.
     private: Option<Box<Watching>>,
     /// Whether the endpoint is known to be a view.
     is_view: bool,
-    /// The upstream of `[passthrough]` at the endpoint, as the first announced content had it.
+    /// The upstream of `[passthrough]` at the endpoint in the first announced content.
     passthrough: Option<Option<UpstreamId>>,
 }
 
-/// The lists that are visible at one time.
+/// The digests of the visible lists at one time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Visible {
     pub digests: ListDigests,
-    /// The part of `digests` that is new although no list has changed: the caller's private lists
-    /// were not known before. The digests of an earlier time are comparable once they are
-    /// [`ListDigests::combined`] with it.
+    /// The part of `digests` that is new although no list has changed, because the caller's private
+    /// lists were not known before. [`ListDigests::combined`] with this part makes earlier digests
+    /// comparable.
     pub learned: Option<ListDigests>,
 }
 
@@ -65,8 +65,8 @@ impl Changes {
         }
     }
 
-    /// Whether the endpoint is still there: a reload may have removed the view. A view that is not
-    /// announced yet counts as there.
+    /// Whether the endpoint still exists: a reload may have removed the view. A view that is not
+    /// yet announced counts as existing.
     pub fn has_endpoint(&mut self) -> bool {
         let published = self.published.borrow();
         let is_served =
@@ -75,8 +75,7 @@ impl Changes {
         !self.is_view || is_served != Some(false)
     }
 
-    /// Whether a reload has given the endpoint another upstream of `[passthrough]`, or taken it
-    /// away.
+    /// Whether a reload has changed or removed the upstream of `[passthrough]` at the endpoint.
     pub fn has_other_passthrough(&mut self) -> bool {
         let published = self.published.borrow();
         let Some(now) =
@@ -87,19 +86,19 @@ impl Changes {
         self.passthrough.get_or_insert_with(|| now.cloned()).as_ref() != now
     }
 
-    /// The visible lists; `None` until the first list is whole. Marks the newest change as seen.
-    /// When the future is dropped, the change is not lost: the digests are those of the next call.
+    /// The visible lists; `None` until the first list is whole. Marks the newest change as seen. A
+    /// dropped future loses no change: the next call returns the same digests.
     pub async fn visible(&mut self) -> Option<Visible> {
         let published = self.published.borrow_and_update().clone()?;
         Some(self.visible_then(&published).await)
     }
 
-    /// The content that is announced at present.
+    /// The announced content.
     pub fn published(&self) -> Option<Published> {
         self.published.borrow().clone()
     }
 
-    /// The lists that were visible then. Cancel safe.
+    /// The lists that are visible in `published`. Cancel safe.
     pub async fn visible_then(&mut self, published: &Published) -> Visible {
         let Published { content, skills, views, caller_lists } = published;
         if let Some(caller) = views.renamed(&self.caller) {
@@ -118,7 +117,7 @@ impl Changes {
         };
         let has_tools = self.kinds.tools
             && views.endpoints.tool_form(content, &self.endpoint) == Some(ToolForm::Each);
-        // Nothing is awaited behind it, since a cancellation there would lose `is_learned`.
+        // No await may follow: a cancellation there would lose `is_learned`.
         let (own, is_learned) = private.digest(views, &self.endpoint).await;
         let part = |is_served: bool| if is_served { own } else { Digest::default() };
         let own = ListDigests { prompts: part(self.kinds.prompts), tools: part(has_tools) };

@@ -36,9 +36,9 @@ pub struct Announcer {
     /// The private lists of the newest configuration.
     pub caller_lists: Option<Arc<CallerLists>>,
     pub debounce: Debounce,
-    /// The endpoints whose prompts exceed `tools_max`, as they were logged.
+    /// The endpoints whose prompts exceed `tools_max` and that were logged.
     pub beyond_tools_max: Vec<String>,
-    /// Likewise, the endpoints with more skills than hosts take.
+    /// The logged endpoints with more skills than hosts accept.
     pub beyond_hosts: Vec<String>,
     pub audit: Audit,
     pub shares: ChangeShares,
@@ -72,7 +72,7 @@ pub(crate) struct PromptTransition {
     pub approved: Option<String>,
 }
 
-/// Changed states that are logged after one merge.
+/// Most changed states that are logged after one merge.
 const LOGGED: usize = 20;
 
 impl Announcer {
@@ -80,8 +80,8 @@ impl Announcer {
     /// changes after the debounce. An incomplete first list is not announced.
     pub async fn observe(&mut self, snapshot: &Catalog, now: Instant) {
         let is_news = self.changes.borrow().as_ref().map(|told| {
-            // Rules can depend on the states of prompts, which the digest of the list does not
-            // know.
+            // Access rules can depend on the states of prompts, which the list's digest does not
+            // cover.
             told.content.generation != snapshot.content.generation
                 || !Arc::ptr_eq(&told.views, &self.views)
         });
@@ -138,7 +138,7 @@ impl Announcer {
         self.beyond_tools_max = beyond.into_iter().map(str::to_owned).collect();
     }
 
-    /// Logs each endpoint that begins to have more skills than hosts take.
+    /// Logs each endpoint that begins to have more skills than hosts accept.
     fn warn_beyond_hosts(&mut self, skills: &SkillCatalog) {
         let beyond = self.views.endpoints.beyond_hosts(skills);
         for (endpoint, SkillCount { skills, bytes }) in &beyond {
@@ -212,7 +212,7 @@ impl Announcer {
         }
     }
 
-    /// Records all counts, at the end.
+    /// Records all counts at shutdown.
     pub(crate) fn record_rest(&mut self) {
         self.shares.rest().into_iter().for_each(|event| self.audit.note(event));
     }
@@ -220,7 +220,7 @@ impl Announcer {
 
 impl PromptTransition {
     fn log(&self) {
-        // As `promptgate approvals` knows it.
+        // The public name, as in `promptgate approvals`.
         let Self { upstream, reason, .. } = self;
         let name = excerpt(&self.public_name);
         match self.now {

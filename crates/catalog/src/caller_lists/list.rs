@@ -1,4 +1,4 @@
-//! One private list: the list of one upstream for one caller, and when it is fetched again.
+//! One private list: the list of one upstream for one caller, and when to fetch it again.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -19,36 +19,36 @@ use domain::skill::Skill;
 use domain::tool::name::is_derived;
 use library::prompt_list::PromptList;
 
-/// The list of one upstream, as one caller is served it.
+/// The list of one upstream in the form that is served to one caller.
 #[derive(Clone)]
 pub(super) struct List {
-    /// `None`: nothing is listed.
+    /// The listed prompts; `None` for an empty list.
     pub(super) segment: Option<Arc<Segment>>,
     skills: Arc<SkillGroup>,
-    /// The skills as the upstream listed them last, and when.
+    /// The last skills that the upstream listed, and when.
     listed_skills: (Arc<[Arc<Skill>]>, Option<Instant>),
     digest: Digest,
-    /// When the segment was fetched; `None` if no list ever was.
+    /// When the segment was fetched; `None` before the first successful fetch.
     pub(super) fetched_at: Option<Instant>,
-    /// When the last attempt to fetch it began.
+    /// When the last fetch began.
     pub(super) began_at: Instant,
-    /// The time after which a request fetches it again.
+    /// The time after which a request fetches the list again.
     pub(super) renew_at: Instant,
-    /// Why it could not be fetched the last time.
+    /// Why the last fetch failed.
     pub(super) failure: Option<Kind>,
-    /// Why its skills could not, although the rest was.
+    /// Why the skills could not be fetched, although the prompts were.
     pub(super) skills_failure: Option<Kind>,
 }
 
-/// Time for which calls get the failure of the last fetch, instead of one after another trying it.
+/// Time for which calls get the failure of the last fetch instead of fetching again.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
-/// How long a list without a term of its own is kept.
+/// How long a list without a `ttlMs` is kept.
 const KEPT: Duration = Duration::from_secs(60);
 
 impl List {
-    /// A list that was fetched from `began_at` on; parts that list the same as before are kept, so
-    /// that views of them stay valid.
+    /// A list that was fetched from `began_at` on. Parts that are equal to those of `before` are
+    /// reused, so that views of these parts stay valid.
     pub(super) fn fetched(
         presented: Presented,
         before: Option<&Self>,
@@ -88,23 +88,23 @@ impl List {
         }
     }
 
-    /// When its skills were listed; `None` if they never were.
+    /// When the skills were last listed; `None` before the first time.
     pub(super) fn skills_listed_at(&self) -> Option<Instant> {
         self.listed_skills.1
     }
 
-    /// Puts its skills into a list that was fetched without them.
+    /// Copies the last listed skills into a list that was fetched without skills.
     pub(super) fn lend_skills(&self, listed: &mut PromptList) {
         listed.skills = self.listed_skills.0.to_vec();
     }
 
-    /// The same, to be fetched again soon: it differs from what the upstream has.
+    /// The same list, to be fetched again soon because it contradicts the upstream.
     pub(super) fn doubted(&self) -> Self {
         Self { renew_at: self.renew_at.min(self.began_at + RETRY_PAUSE), ..self.clone() }
     }
 
-    /// The list that is served after the access of the caller was ended: it is empty, and is
-    /// fetched again on the next request.
+    /// The list after the access of the caller has ended: empty, and fetched again on the next
+    /// request.
     pub(super) fn ended(kind: Kind, now: Instant) -> Self {
         let digest = *ListView::whole(&None).digest();
         Self {
@@ -121,7 +121,7 @@ impl List {
     }
 }
 
-/// Whether the prompts behind two equal texts are the same: gets and completions depend on members
+/// Whether two lists with equal texts have equal items: gets and completions depend on members
 /// that the texts do not show.
 fn is_same(before: &List, segment: &Option<Arc<Segment>>) -> bool {
     match (&before.segment, segment) {
@@ -136,25 +136,25 @@ fn is_same(before: &List, segment: &Option<Arc<Segment>>) -> bool {
     }
 }
 
-/// The private lists of one caller, by the places of their upstreams among the sources.
+/// The private lists of one caller, indexed like the sources.
 pub(super) struct ListsOf {
-    /// `None`: it was never asked for.
+    /// `None` for a list that was never fetched.
     lists: Box<[Option<Arc<List>>]>,
     /// The last composition, with the generation of the shared content.
     composed: Mutex<Option<(u64, Composed)>>,
 }
 
-/// The prompts and skills of all callers, with those of the private lists of one.
+/// The shared prompts and skills together with the private lists of one caller.
 #[derive(Clone)]
 pub(super) struct Composed {
-    /// The generation of the contents that are not shared.
+    /// The generation of the composed contents.
     generation: u64,
     pub(super) prompts: Arc<CatalogContent>,
     pub(super) skills: Arc<SkillCatalog>,
 }
 
 impl ListsOf {
-    /// No list of so many upstreams.
+    /// Lists of a caller for whom no list was fetched.
     pub(super) fn none(sources: usize) -> Self {
         Self::of(vec![None; sources].into())
     }
@@ -167,14 +167,14 @@ impl ListsOf {
         self.lists[at].as_ref()
     }
 
-    /// The places of the lists that are there.
+    /// The known lists with their places.
     pub(super) fn known(&self) -> impl Iterator<Item = (usize, &Arc<List>)> {
         let lists = self.lists.iter().enumerate();
         lists.filter_map(|(at, list)| Some((at, list.as_ref()?)))
     }
 
-    /// The lists with replacements at some places. The composed content is kept if they list the
-    /// same.
+    /// The lists with replacements at some places. Keeps the composed content if the replacements
+    /// list the same elements.
     pub(super) fn with(&self, others: impl IntoIterator<Item = (usize, Arc<List>)>) -> Self {
         let mut lists = self.lists.clone();
         for (at, list) in others {
@@ -187,13 +187,13 @@ impl ListsOf {
         with
     }
 
-    /// Whether these lists stand at their places.
+    /// Whether `others` are the current lists at their places.
     pub(super) fn has(&self, others: &[(usize, Arc<List>)]) -> bool {
         others.iter().all(|(at, list)| self.get(*at).is_some_and(|own| Arc::ptr_eq(own, list)))
     }
 
-    /// Whether a list is fetched again: it is too old at `now`, or its fetch began before
-    /// `changed_at`.
+    /// Whether a list must be fetched again: `renew_at` has passed at `now`, or the last fetch
+    /// began before `changed_at`.
     pub(super) fn is_due(&self, at: usize, now: Instant, changed_at: Option<Instant>) -> bool {
         self.get(at).is_none_or(|list| {
             list.renew_at <= now || changed_at.is_some_and(|changed| list.began_at < changed)
@@ -205,12 +205,12 @@ impl ListsOf {
         self.segments().map(|segment| segment.len()).sum()
     }
 
-    /// The prompt of this public name.
+    /// The prompt with this public name.
     pub(super) fn item(&self, public_name: &str) -> Option<&ListedItem> {
         self.segments().find_map(|segment| segment.items().get(segment.position(public_name)?))
     }
 
-    /// The prompt behind the name of a tool, as [`CatalogContent::owner_of_tool`].
+    /// The prompt behind the name of a tool, like [`CatalogContent::owner_of_tool`].
     pub(super) fn item_of_tool(&self, tool: &str) -> Option<&ListedItem> {
         if !is_derived(tool) {
             return self.item(tool);
@@ -222,7 +222,7 @@ impl ListsOf {
         self.lists.iter().flatten().filter_map(|list| list.segment.as_ref())
     }
 
-    /// The skills of the lists that have any.
+    /// The skills of all lists with skills.
     fn skills(&self) -> impl Iterator<Item = &Arc<SkillGroup>> {
         let groups = self.lists.iter().flatten().map(|list| &list.skills);
         groups.filter(|group| !group.is_empty())
@@ -241,8 +241,8 @@ impl ListsOf {
         list + segments.chain(self.skills().map(|group| group.size())).sum::<usize>()
     }
 
-    /// The prompts and skills for the caller: those of all callers with the caller's lists. Large
-    /// ones are composed outside the threads of calls.
+    /// The prompts and skills for the caller: the shared content with the caller's lists. Large
+    /// contents are composed outside the threads of calls.
     pub(super) async fn content(&self, shared: &Catalog, caller: &Principal) -> Composed {
         let segments: Vec<_> = self.segments().cloned().collect();
         let groups: Vec<_> = self.skills().cloned().collect();
@@ -263,8 +263,8 @@ impl ListsOf {
         let composed =
             if elements <= COMPOSED_AT_ONCE { compose() } else { beside_calls(compose).await };
         let mut last = self.composed();
-        // Another call has composed the same meanwhile. Views of an older content would never be
-        // kept.
+        // Another call has composed the same lists meanwhile. Views of an older content would never
+        // be kept.
         if let Some((known, other)) = &*last
             && *known == of
             && other.generation > composed.generation
@@ -275,7 +275,7 @@ impl ListsOf {
         composed
     }
 
-    /// Releases a content that was composed of one of an earlier generation.
+    /// Releases a composed content that is based on an earlier generation.
     pub(super) fn release_before(&self, generation: u64) {
         let mut composed = self.composed();
         if composed.as_ref().is_some_and(|(of, _)| *of < generation) {
@@ -310,7 +310,7 @@ impl Composed {
     }
 }
 
-/// Whether these are the same objects.
+/// Whether both iterators yield the same objects.
 fn are_same<'a, T: 'a>(
     mut one: impl Iterator<Item = &'a Arc<T>>,
     mut other: impl Iterator<Item = &'a Arc<T>>,

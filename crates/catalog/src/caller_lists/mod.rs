@@ -1,5 +1,5 @@
-//! The private lists of callers, at upstreams that list for each caller (`list_as = "caller"`):
-//! fetched on request, with the caller's own credential, kept by age, and served to that caller
+//! The private lists of callers, for upstreams that list for each caller (`list_as = "caller"`). A
+//! list is fetched on request with the caller's credential, kept by age, and served to that caller
 //! only.
 
 mod list;
@@ -39,8 +39,8 @@ use upstream::driver::FetchedList;
 use upstream::{TokenAccess, Upstream};
 use watching::Watchers;
 
-/// The private lists of all callers, bounded by bytes (`listing.views_size`), the least recently
-/// used first.
+/// The private lists of all callers, bounded by bytes (`listing.views_size`). Evicts the least
+/// recently used lists first.
 pub struct CallerLists {
     /// The upstreams that list for each caller.
     sources: Vec<Arc<UpstreamSource>>,
@@ -53,7 +53,7 @@ pub struct CallerLists {
     lists: Cache<Principal, Arc<ListsOf>, ListSize, RandomState>,
     /// Serialises changes of `lists`.
     changing: Mutex<()>,
-    /// One fetch of a list serves all calls of the caller that wait.
+    /// Fetches in progress: each serves all waiting calls of its caller.
     turns: Mutex<HashMap<Place, ListFetches>>,
     watchers: Watchers,
     tasks: TaskTracker,
@@ -76,36 +76,35 @@ impl Weighter<Principal, Arc<ListsOf>> for ListSize {
 /// The fetches of one list: one at a time.
 #[derive(Default)]
 struct ListFetches {
-    /// The tasks that wait for their turn or have it.
+    /// The number of tasks that wait for `turn` or hold it.
     tasks: usize,
     turn: Arc<AsyncMutex<()>>,
 }
 
 /// Why a list is fetched.
 pub(crate) enum Cause {
-    /// A call requests it, with its subject token.
+    /// A call requests the list, with its subject token.
     Call(Option<SubjectToken>),
-    /// It is due.
+    /// The list is due.
     Age,
     /// The upstream had announced a change by this time.
     Change(Instant),
 }
 
-/// The private lists that a request is about.
+/// The private lists that a request needs.
 #[derive(Clone, Copy)]
 pub enum PrivateListScope<'a> {
     /// The lists of all upstreams that the endpoint serves.
     All,
-    /// The list of the upstream whose prefix this name has; all lists for the derived name of a
-    /// tool.
+    /// The list of the upstream with the prefix of this name; all lists for a derived tool name.
     Of(&'a str, NameKind),
-    /// The list of the upstream whose skills have URIs that begin as this one.
+    /// The list of the upstream with the beginning of this skill URI.
     OfSkill(&'a str),
 }
 
 impl CallerLists {
-    /// Returns the lists of a configuration: those of the configuration before if nothing has
-    /// changed that they depend on; `None` where all upstreams list for all callers.
+    /// Returns the lists of a configuration. Reuses `before` if its inputs are unchanged. `None` if
+    /// every upstream lists the same for all callers.
     pub fn new(
         config: &Config,
         sources: &[UpstreamSource],
@@ -161,7 +160,7 @@ impl CallerLists {
             && self.patience == other.patience
     }
 
-    /// Makes the upstreams known.
+    /// Sets the upstreams of the sources.
     pub fn connect<'a>(
         &self,
         upstreams: impl Iterator<Item = (&'a UpstreamId, &'a Arc<Upstream>)>,
@@ -180,7 +179,7 @@ impl CallerLists {
         self.wanted(views, endpoint, PrivateListScope::All).next().is_some()
     }
 
-    /// The places of the wanted sources.
+    /// The places of the sources that a scope covers at an endpoint.
     fn wanted(
         &self,
         views: &ViewCache,
@@ -209,18 +208,18 @@ impl CallerLists {
         })
     }
 
-    /// Whether an endpoint serves an upstream that has the extension for skills. What a caller
-    /// lists does not count: it must not show to others.
+    /// Whether an endpoint serves an upstream that has the extension for skills. Listed skills do
+    /// not count: the answer must not reveal a caller's list to other callers.
     pub fn has_skills(&self, views: &ViewCache, endpoint: &str) -> bool {
         self.sources_at(views, endpoint).any(|at| self.declares_skills(at) == Some(true))
     }
 
-    /// The same, or an upstream to which no caller has connected yet.
+    /// Like [`Self::has_skills`], or no caller has connected to an upstream yet.
     pub fn may_have_skills(&self, views: &ViewCache, endpoint: &str) -> bool {
         self.sources_at(views, endpoint).any(|at| self.declares_skills(at) != Some(false))
     }
 
-    /// Whether a URI may be one of a skill of some caller.
+    /// Whether a URI may belong to a skill of any caller.
     pub fn may_have_skill(&self, uri: &str) -> bool {
         let own = self.sources.iter().position(|source| uri.starts_with(&uris_of(source)));
         own.is_some_and(|at| self.declares_skills(at) != Some(false))
@@ -233,8 +232,8 @@ impl CallerLists {
         })
     }
 
-    /// Whether an upstream has the extension for skills, as the last caller that connected to it
-    /// has found; `None` before.
+    /// Whether an upstream has the extension for skills, according to the last caller's connection;
+    /// `None` before the first connection.
     fn declares_skills(&self, at: usize) -> Option<bool> {
         Some(self.upstream(at)?.negotiated()?.has_skills)
     }
@@ -244,8 +243,8 @@ impl CallerLists {
         known.unwrap_or_else(|| Arc::new(ListsOf::none(self.sources.len())))
     }
 
-    /// Returns the catalog as the caller of a call sees it: with its own lists, which are fetched
-    /// if they are not known or are due.
+    /// Returns the catalog for the caller of a call: includes the caller's private lists, which are
+    /// fetched if they are unknown or due.
     pub async fn catalog(
         self: &Arc<Self>,
         views: &ViewCache,
@@ -262,7 +261,7 @@ impl CallerLists {
         let mut lists = self.lists_of(&caller);
         let is_known =
             matches!(wanted, PrivateListScope::Of(name, _) if lists.item(name).is_some());
-        // A prompt is tried with the rights of a caller, not with its credential.
+        // Trying a prompt uses the caller's rights, not the caller's credential.
         if !is_known && call.tried_by.is_none() {
             let (due, now) = (places.iter().copied(), Instant::now());
             let due: Vec<_> = due.filter(|at| lists.is_due(*at, now, None)).collect();
@@ -270,7 +269,7 @@ impl CallerLists {
                 let deadline = deadline.min(now + self.patience);
                 let fetched = self.fetch(due, &caller, call.subject_token.as_ref(), deadline).await;
                 let newest = self.lists_of(&caller);
-                // Lists that are larger than all the memory for them are served, and not kept.
+                // Lists that exceed the memory for lists are served, but not kept.
                 lists = if newest.has(&fetched) {
                     newest
                 } else {
@@ -295,7 +294,7 @@ impl CallerLists {
         Arc::new(catalog)
     }
 
-    /// Notes in the catalog of a caller how fresh one of its lists is.
+    /// Notes the freshness of one private list in the caller's catalog.
     fn note(&self, catalog: &mut Catalog, at: usize, list: Option<&Arc<List>>) {
         let upstream = &self.sources[at].id;
         let (failure, is_of_skills) = match list {
@@ -317,8 +316,8 @@ impl CallerLists {
         });
     }
 
-    /// Fetches the lists at these places, all at once, until the deadline. Fetches that take longer
-    /// go on for the next call.
+    /// Fetches the lists at these places concurrently until the deadline. Longer fetches continue
+    /// in the background for the next call.
     async fn fetch(
         self: &Arc<Self>,
         due: Vec<usize>,
@@ -331,7 +330,7 @@ impl CallerLists {
             let (lists, place) = (self.clone(), (caller.clone(), at));
             let cause = Cause::Call(subject.cloned());
             fetching.spawn(self.tasks.track_future(async move {
-                // The wait ends with the call, so that there is one task for each list that
+                // The wait for a turn ends with the call, so that at most one task for each list
                 // outlives its call.
                 let turn = Turn::wait(lists.clone(), place).await;
                 let renewing = lists.tasks.spawn(lists.clone().renew_in(turn, cause));
@@ -345,8 +344,8 @@ impl CallerLists {
         fetched
     }
 
-    /// Fetches a list, unless another task has just done so. Returns nothing at shutdown, and once
-    /// the upstream is gone.
+    /// Fetches a list, unless another task has just fetched it. `None` at shutdown, and once the
+    /// upstream is gone.
     async fn renew(self: Arc<Self>, place: Place, cause: Cause) -> Option<Arc<List>> {
         let turn = Turn::wait(self.clone(), place).await;
         self.renew_in(turn, cause).await
@@ -373,14 +372,14 @@ impl CallerLists {
         if let Err(Kind::NoToken { .. } | Kind::AuthFailed { .. }) = &fetched
             && matches!(access, TokenAccess::Present)
         {
-            // The next call of the caller brings another token.
+            // The next call of the caller brings a fresh token.
             return lists.get(*at).cloned();
         }
         let (fetched, ended) = match fetched {
             Ok((fetched, ended)) => (Ok(fetched), Some(ended)),
             Err(kind) => (Err(kind), None),
         };
-        // It may have been forgotten meanwhile.
+        // Read again: the cache may have evicted the list meanwhile.
         let before = self.lists_of(caller).get(*at).cloned();
         let list = self.made(*at, fetched, before, began_at).await;
         Some(self.keep(&turn.place, list, ended.as_ref()))
@@ -407,8 +406,8 @@ impl CallerLists {
         }
     }
 
-    /// Replaces the list before, and notifies the streams of its caller. A list that was fetched
-    /// with an access that has `ended` meanwhile is not kept.
+    /// Replaces the previous list, and notifies the streams of its caller. Discards the list if the
+    /// access that fetched it has `ended`.
     fn keep(
         &self,
         (caller, at): &Place,
@@ -428,12 +427,12 @@ impl CallerLists {
         list
     }
 
-    /// Releases objects that only earlier contents hold.
+    /// Releases objects that only contents before `generation` hold.
     pub(crate) fn release_before(&self, generation: u64) {
         self.lists.iter().for_each(|(_, lists)| lists.release_before(generation));
     }
 
-    /// Forgets the lists of a caller (by id), or of all, at an upstream (by id), or at all.
+    /// Empties the lists of a caller (by id; `None`: all) at an upstream (by id; `None`: all).
     pub fn forget(&self, caller: Option<&str>, upstream: Option<&str>, why: &Kind) {
         let is_meant = |known: &Principal| caller.is_none_or(|id| known.caller().id() == id);
         let meant: Vec<_> = self.lists.iter().filter(|(known, _)| is_meant(known)).collect();
@@ -447,7 +446,7 @@ impl CallerLists {
         }
     }
 
-    /// Has the list of a caller fetched again soon: it differs from what the upstream has.
+    /// Has a caller's list fetched again soon, because it contradicts the upstream.
     pub fn doubt(&self, caller: &Caller, upstream: &UpstreamId) {
         let Some(at) = self.sources.iter().position(|source| source.id == *upstream) else {
             return;
@@ -463,7 +462,7 @@ impl CallerLists {
         self.watchers.notify(&caller);
     }
 
-    /// Returns the lists of a caller, if each that the endpoint serves is known.
+    /// Returns the lists of a caller if every list that the endpoint serves is known.
     fn known(&self, caller: &Principal, views: &ViewCache, endpoint: &str) -> Option<Arc<ListsOf>> {
         let lists = self.lists.get(caller)?;
         let mut wanted = self.wanted(views, endpoint, PrivateListScope::All);
@@ -491,11 +490,11 @@ impl CallerLists {
     }
 }
 
-/// One task among those that fetch a list one after another.
+/// The turn of a task to fetch a list: the tasks of one list take turns.
 struct Turn {
     lists: Arc<CallerLists>,
     place: Place,
-    /// Absent while it waits.
+    /// `None` while the task waits.
     held: Option<OwnedMutexGuard<()>>,
 }
 

@@ -1,4 +1,4 @@
-//! A private list as the configuration presents it.
+//! Presents a private list under the overlays, approvals and names of the configuration.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -19,18 +19,18 @@ use domain::name::Naming;
 use domain::skill::Skill;
 use library::prompt_list::PromptList;
 
-/// The prompts of a list, with those that stand for its skills, and the skills.
+/// The prompts of a list with the prompts derived from its skills, and the skills.
 pub(super) struct Presented {
     pub prompts: Segment,
     pub skills: SkillGroup,
-    /// The skills as they were listed.
+    /// The skills in the form that the upstream listed.
     pub listed_skills: Arc<[Arc<Skill>]>,
     /// Why the skills could not be listed.
     pub skills_failure: Option<Kind>,
 }
 
 impl Presented {
-    /// Presents a list. Large ones are merged beside the calls.
+    /// Presents a list. Large lists are merged outside the threads of calls.
     pub(super) async fn of(
         source: Arc<UpstreamSource>,
         naming: Naming,
@@ -48,7 +48,7 @@ impl Presented {
         let skills = effective.map_or(&*listed.skills, |effective| &effective.skills);
         let approvals = effective.map_or(&[][..], |effective| &effective.skill_approvals);
         let offered_skills = SkillSource::own(source, skills, approvals);
-        // No other upstream has its prefix, so neither a URI nor a name collides.
+        // The prefix belongs to this upstream alone, so neither a URI nor a name collides.
         let (skills, mut left_out) = SkillGroup::merge(&[offered_skills], &HashSet::new());
         let (of_skills, unnamed) = SkillPrompts::of(
             &skills,
@@ -89,7 +89,7 @@ impl Presented {
     }
 }
 
-/// The list behind overlays and approvals; `None` where there are none.
+/// Applies overlays and approvals to the list; `None` without overlays and approvals.
 fn effective(source: &UpstreamSource, naming: &Naming, listed: &PromptList) -> Option<Effective> {
     let maker = Maker {
         upstream: &source.id,

@@ -1,4 +1,4 @@
-//! Keeping the private lists of a caller fresh while a stream of the caller waits for changes.
+//! Keeps the private lists of a caller fresh while a stream of the caller waits for changes.
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -24,8 +24,8 @@ use upstream::accounts::account::Account;
 #[derive(Default)]
 pub(super) struct Watchers(Mutex<HashMap<Principal, Weak<WatchedCaller>>>);
 
-/// State shared by the streams of one caller. The gateway listens to the upstreams until the last
-/// of the streams ends.
+/// State that the streams of one caller share. The gateway listens to the upstreams until the
+/// caller's last stream ends.
 struct WatchedCaller {
     changed: watch::Sender<()>,
     lists: Weak<CallerLists>,
@@ -50,14 +50,14 @@ pub struct Watching {
     _watched: Arc<WatchedCaller>,
     changed: watch::Receiver<()>,
     caller: Principal,
-    /// The digest of the lists that the caller sees; `None` until they are known.
+    /// The digest of the lists that the client knows; `None` before the lists are known.
     seen: Option<SeenLists>,
 }
 
 /// The digest of the private lists that a caller sees at an endpoint.
 struct SeenLists {
     digest: Digest,
-    /// The lists and views that it was computed from.
+    /// The lists and views behind `digest`.
     lists: Weak<ListsOf>,
     views: Weak<ViewCache>,
 }
@@ -69,7 +69,7 @@ impl Watchers {
     /// Notifies the streams of a caller that one of its lists was fetched.
     pub(super) fn notify(&self, caller: &Principal) {
         let watched = self.lock().get(caller).and_then(Weak::upgrade);
-        // Without the lock, which the last reference takes when it is dropped.
+        // The lock is released first: dropping the last reference takes the lock.
         if let Some(watched) = watched {
             watched.changed.send_replace(());
         }
@@ -110,8 +110,8 @@ impl CallerLists {
 }
 
 impl Watching {
-    /// Continues with the lists of another configuration. The client knows the lists before until
-    /// the new ones are known.
+    /// Continues with the lists of another configuration. The client keeps the previous lists until
+    /// the new lists are known.
     pub(crate) fn renew(&mut self, lists: &Arc<CallerLists>) {
         if Arc::ptr_eq(&self.lists, lists) {
             self.changed.borrow_and_update();
@@ -122,8 +122,8 @@ impl Watching {
         }
     }
 
-    /// Returns the digest of the private lists that the caller sees at an endpoint, zero if they
-    /// are empty or not known; and whether it became known now.
+    /// Returns the digest of the private lists that the caller sees at an endpoint, and whether it
+    /// became known in this call. Zero if the lists are empty or unknown.
     pub(crate) async fn digest(
         &mut self,
         views: &Arc<ViewCache>,
@@ -131,8 +131,8 @@ impl Watching {
     ) -> (Digest, bool) {
         let known = self.lists.known(&self.caller, views, endpoint);
         let Some(lists) = known else {
-            // They may have been dropped from memory, or are those of another configuration: the
-            // client knows them still.
+            // The cache may have evicted the lists, or the lists may belong to another
+            // configuration: the client still knows the previous lists.
             return (self.seen.as_ref().map(|seen| seen.digest).unwrap_or_default(), false);
         };
         let is_same = |seen: &SeenLists| {
@@ -154,7 +154,7 @@ impl Watching {
         (digest, is_learned)
     }
 
-    /// Resolves when a list of the caller was fetched again. Cancel safe.
+    /// Resolves when a list of the caller has been fetched again. Cancel safe.
     pub(crate) async fn changed(&mut self) {
         if self.changed.changed().await.is_err() {
             std::future::pending::<()>().await;
@@ -162,9 +162,9 @@ impl Watching {
     }
 }
 
-/// Fetches a list again when its upstream says that it has changed, and when it is due. A fetch
-/// uses the access token that the caller has there: once that has expired, only a call of the
-/// caller brings another.
+/// Fetches a list again when its upstream announces a change, and when the list is due. A fetch
+/// uses the access token in the caller's account: after its expiry, only a call of the caller
+/// brings another token.
 async fn keep_fresh(lists: Arc<CallerLists>, place: Place, mut fetched: watch::Receiver<()>) {
     let (caller, at) = &place;
     let mut backoff = Backoff::default();
@@ -173,7 +173,7 @@ async fn keep_fresh(lists: Arc<CallerLists>, place: Place, mut fetched: watch::R
         if let Some(upstream) = lists.upstream(*at)
             && let Some(account) = upstream.account_of(caller.caller())
         {
-            // The client may know lists of the configuration before.
+            // The client may know lists of the previous configuration.
             if lists.lists_of(caller).get(*at).is_none() && account.has_access() {
                 lists.clone().renew(place.clone(), Cause::Age).await;
             }
@@ -182,12 +182,12 @@ async fn keep_fresh(lists: Arc<CallerLists>, place: Place, mut fetched: watch::R
             if started.elapsed() > LEAST_PAUSE {
                 backoff.reset();
             }
-            // A child process is started again by a call only.
+            // Only a call restarts a child process.
             again = Some(started + backoff.next(fastrand::f64()))
                 .filter(|_| !upstream.has_child_per_caller());
         }
         tokio::select! {
-            // A call has fetched it, on a connection that is open by now.
+            // A call has fetched the list on a connection that is open now.
             changed = fetched.changed() => if changed.is_err() { return },
             () = until(again) => {}
         }
@@ -205,14 +205,14 @@ async fn listen(
     let (caller, at) = place;
     let (turn, weak) = (account.listening.clone(), Arc::downgrade(&account));
     drop(account);
-    // The streams of the configuration before may still listen.
+    // Streams of the previous configuration may still listen.
     let _one = turn.lock().await;
     let Some(account) = weak.upgrade() else { return };
     let list_changed = account.list_changed.clone();
     let has_access = || weak.upgrade().is_some_and(|account| account.has_access());
     let mut backoff = Backoff::default();
     let mut listening = pin!(upstream.listen_as_caller(account));
-    // When the list has changed, until it was fetched again: without access that takes a while.
+    // Time of an unfetched change: without access, the fetch may take a while.
     let mut changed_at = None;
     loop {
         fetched.borrow_and_update();
@@ -227,10 +227,10 @@ async fn listen(
                 changed_at = None;
                 list.renew_at
             }
-            // It is due, has changed, could not be fetched, or was dropped from memory.
+            // The list is due, has changed, could not be fetched, or was evicted.
             Some(_) | None => Instant::now() + backoff.next(fastrand::f64()),
         };
-        // Other lists of the caller are fetched, too.
+        // A notification may also concern another list of the caller.
         let fetched_again = async {
             while fetched.changed().await.is_ok() {
                 let known = lists.lists_of(caller).get(*at).map(Arc::as_ptr);
@@ -267,8 +267,8 @@ async fn listen(
     }
 }
 
-/// Runs `work` to its end, and polls `listening` meanwhile; breaks if that has ended, too. Both
-/// wait for the connection of their caller, in turn: if the one whose turn it is were not polled,
+/// Runs `work` to its end while polling `listening`; breaks if `listening` has ended, too. Both
+/// futures wait in a queue for the caller's connection: if the first in the queue were not polled,
 /// the other would wait forever.
 async fn finish_beside(
     work: impl Future<Output = ()>,

@@ -1,5 +1,5 @@
-//! The merge of all known lists into one content, by groups: upstreams with a prefix each by
-//! itself, all others together. A group whose lists are unchanged is kept.
+//! Merges all known lists into one content, by groups: each upstream with a prefix is a group, and
+//! all others form one group. A group whose lists are unchanged is kept.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashSet};
@@ -30,8 +30,8 @@ use domain::prompt::Prompt;
 use domain::skill::Skill;
 use library::prompt_list::MalformedPrompt;
 
-/// Prompts, and pairs of prompts, that are named in the log after one merge: an upstream full of
-/// bad names must not drown the log.
+/// Most prompts, and pairs of prompts, that are logged after one merge: an upstream full of bad
+/// names must not flood the log.
 const LOGGED: usize = 20;
 
 /// The merged groups, by prefix.
@@ -45,32 +45,32 @@ pub(super) struct Groups {
     has_new_skills: bool,
 }
 
-/// The merged lists of one upstream with a prefix, or of all upstreams without.
+/// The merged lists of one upstream with a prefix, or of all upstreams without a prefix.
 #[derive(Default)]
 struct Group {
     made_of: MadeOf,
-    /// In order. Those without a prefix are cut where the names of an upstream with a prefix
-    /// belong.
+    /// The segments in order. Segments without a prefix are split where the names of an upstream
+    /// with a prefix belong.
     segments: Vec<Arc<Segment>>,
     skills: SkillGroup,
-    /// The same with those that stand for prompts, if there are any.
+    /// `skills` with the skills derived from prompts, if any prompt is offered as a skill.
     with_prompts: Option<SkillGroup>,
     left_out: Vec<LeftOut>,
-    /// In the order of their hashes.
+    /// The texts of the prompts, in the order of their hashes.
     texts: Vec<GroupText>,
 }
 
 /// All inputs of the merge of a group.
 #[derive(Default, Eq, PartialEq)]
 struct MadeOf {
-    /// Which lists of which upstreams.
+    /// The upstreams with the versions of their lists.
     lists: Vec<ListVersion>,
     naming: Option<Naming>,
-    /// The texts that names with a prefix begin with, if the group is that of the others.
+    /// The beginnings of all names with a prefix; only for the group without a prefix.
     beginnings: Vec<String>,
 }
 
-/// A text that a client shows for a prompt of a group: where it is found.
+/// The place of a text that a client shows for a prompt of a group.
 struct GroupText {
     hashed: HashedText,
     segment: u32,
@@ -86,8 +86,8 @@ enum TextKind {
 }
 
 impl Refresh {
-    /// The content of all known lists; also keeps the groups for the next merge, and the
-    /// definitions that have changed since the content before.
+    /// Merges all known lists. Also keeps the groups for the next merge, and the definitions that
+    /// have changed since the previous content.
     pub(super) fn merge(&mut self) {
         let prefixes: HashSet<Prefix> =
             self.upstreams.iter().map(|known| known.source.prefix.clone()).collect();
@@ -119,8 +119,8 @@ impl Refresh {
         }
     }
 
-    /// Panics in debug builds if a group is not what a merge would make now, or the content not
-    /// what the groups are. Before the first merge there are none.
+    /// Panics in debug builds if a kept group differs from a new merge, or the content from the
+    /// groups. Accepts the empty groups before the first merge.
     pub(super) fn debug_assert_merged(&self) {
         if !cfg!(debug_assertions) || self.groups.groups.is_empty() {
             return;
@@ -150,7 +150,7 @@ impl Refresh {
         }
     }
 
-    /// The upstreams with this prefix: one, unless it is empty.
+    /// The upstreams with this prefix: a single upstream, unless the prefix is empty.
     fn members<'a>(&'a self, prefix: &'a Prefix) -> impl Iterator<Item = &'a KnownUpstream> {
         self.upstreams.iter().filter(move |known| known.source.prefix == *prefix)
     }
@@ -225,7 +225,7 @@ impl Refresh {
         Group { made_of, segments, skills, with_prompts, left_out, texts }
     }
 
-    /// The prompts of a group that are left out.
+    /// The prompts that a group leaves out.
     fn left_out(&self, members: &[&KnownUpstream], unmerged: Vec<UnmergedPrompt>) -> Vec<LeftOut> {
         let named = unmerged.into_iter().map(|left_out| LeftOut {
             upstream: members[left_out.source].source.id.to_string(),
@@ -253,7 +253,7 @@ impl Refresh {
         members.iter().map(source).collect()
     }
 
-    /// The skills that members of a group list, also those that are withheld.
+    /// The skills that members of a group list, including withheld skills.
     fn offered_skills<'a>(&self, members: &[&'a KnownUpstream]) -> Vec<SkillSource<'a>> {
         let source = |known: &&'a KnownUpstream| {
             SkillSource::own(&known.source, self.listed_skills(known), &[])
@@ -265,7 +265,7 @@ impl Refresh {
         known.list.as_ref().map_or(&[], |(walked, _)| &walked.listed.skills)
     }
 
-    /// The prompts that stand for skills of a group, by its members.
+    /// The prompts derived from skills of a group, by its members.
     fn skill_prompts(
         &self,
         members: &[&KnownUpstream],
@@ -283,7 +283,7 @@ impl Refresh {
         SkillPrompts::of(skills, &sources)
     }
 
-    /// The change of a definition since the content before.
+    /// The change of a definition since the previous content.
     fn redefined(&self, now: &ListedItem) -> Option<Redefined> {
         let before = self.content.item(&now.public_name)?;
         let is_same = before.upstream != now.upstream || before.digest == now.digest;
@@ -296,7 +296,7 @@ impl Refresh {
         })
     }
 
-    /// Logs the change, each prompt that is newly left out, and each new pair of look-alikes.
+    /// Logs the change, each newly omitted prompt, and each new pair of look-alikes.
     fn log(&self, content: &CatalogContent) {
         let news = added(&self.content.left_out, &content.left_out);
         // Overlays and approvals leave prompts out on purpose.
@@ -379,7 +379,7 @@ impl Groups {
         segments
     }
 
-    /// The texts that clients show for the prompts of a group.
+    /// The texts that clients may show for the prompts of a group.
     fn texts(&self, segments: &[Arc<Segment>]) -> Vec<GroupText> {
         let mut texts = Vec::new();
         for (index, segment) in (0_u32..).zip(segments) {
@@ -424,7 +424,7 @@ impl Groups {
             ids.sort_unstable();
             ids.into_iter().zip(0..).collect()
         };
-        // One prompt has several texts, so its place among all prompts stands for it.
+        // A prompt has several texts, so its index among all prompts identifies the prompt.
         let mut names: Vec<&str> = prompts.iter().map(|item| &*item.public_name).collect();
         names.sort_unstable();
         names.dedup();

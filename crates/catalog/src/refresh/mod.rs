@@ -1,4 +1,4 @@
-//! The refresh: the only writer of the catalog. It takes the reports of the drivers and publishes
+//! The refresh: the only writer of the catalog. Applies the reports of the drivers, and publishes
 //! snapshots.
 
 mod merging;
@@ -61,12 +61,12 @@ pub struct Renewal {
     pub debounce: Debounce,
     pub views: Arc<ViewCache>,
     pub caller_lists: Option<Arc<CallerLists>>,
-    /// Where new snapshots are stored; the previous router keeps its own.
+    /// Storage for new snapshots; the previous router keeps its storage.
     pub catalog: Arc<ArcSwap<Catalog>>,
     /// How long lists wait while no upstream has a list.
     pub deadline: Instant,
-    /// Signalled or dropped once the new edition serves. Until then no change is announced: clients
-    /// would ask the edition before.
+    /// Signalled or dropped once the new edition serves. Earlier announcements would make clients
+    /// query the previous edition.
     pub serves: oneshot::Receiver<()>,
     /// Signalled once the first snapshot is stored.
     pub done: oneshot::Sender<()>,
@@ -76,12 +76,12 @@ pub struct Renewal {
 struct KnownUpstream {
     source: UpstreamSource,
     list: Option<(FetchedList, Instant)>,
-    /// When the skills of the list were walked; `None` if they never were.
+    /// When the skills of the list were walked; `None` before the first successful walk.
     skills_walked_at: Option<Instant>,
     version: ListVersion,
     state: ReportState,
-    /// The list after overlays and approvals; `None` if there are none, and the list is
-    /// served as it is.
+    /// The list after overlays and approvals; `None` without overlays and approvals, when the list
+    /// is served unchanged.
     effective: Option<Effective>,
     /// The texts that probes have found.
     texts: KnownTexts,
@@ -91,7 +91,7 @@ struct KnownUpstream {
 #[derive(Clone, Debug, Eq, PartialEq)]
 struct ListVersion {
     upstream: UpstreamId,
-    /// 0 where no list is served.
+    /// 0 if no list is served.
     number: u64,
 }
 
@@ -99,8 +99,8 @@ struct ListVersion {
 enum ReportState {
     /// No report since the start; lists wait for it.
     Unseen,
-    /// No report since a reload added it: lists wait for it only while no other upstream has a
-    /// list.
+    /// No report since a reload added the upstream; lists wait for it only while no other upstream
+    /// has a list.
     Joining,
     Good,
     Failed(Kind),
@@ -332,11 +332,11 @@ impl Refresh {
             let listed = report.outcome.as_ref().map(|list| &list.listed);
             listed.map_or(0, |listed| listed.len())
         };
-        // The work grows with all prompts, which the digest covers, and with those left out, which
-        // are compared with those left out before.
+        // The work grows with all listed prompts and with all omitted prompts, which are compared
+        // with the previously omitted prompts.
         let known = self.content.prompt_count() + self.content.left_out.len();
         let now = Instant::now();
-        // Approvals read objects.
+        // Approvals read objects, which blocks.
         let has_approvals =
             self.upstreams.iter().any(|known| known.source.approvals.mode != Mode::Off);
         if !has_approvals && known + reports.iter().map(listed).sum::<usize>() <= MERGED_AT_ONCE {
@@ -367,7 +367,7 @@ impl Refresh {
         let mut upstreams = self.upstreams.iter_mut().enumerate();
         let Some((at, known)) = upstreams.find(|(_, known)| known.source.driver == report.driver)
         else {
-            // The last report of a removed upstream.
+            // This is the last report of a removed upstream.
             return false;
         };
         match report.outcome {
@@ -381,12 +381,12 @@ impl Refresh {
                 known.state = ReportState::Good;
                 let has_problem =
                     known.effective.as_ref().is_some_and(|effective| effective.has_problem());
-                // A missing object may be back.
+                // A missing object may exist again.
                 let is_other = (!same || has_problem) && self.make_effective(at);
                 is_other || !same
             }
             Err(kind) => {
-                // Its last good list is served on.
+                // The last good list is still served.
                 known.state = ReportState::Failed(kind);
                 false
             }
@@ -457,21 +457,21 @@ impl Refresh {
     /// The prompts of an upstream that are part of the catalog.
     fn prompts<'a>(&self, known: &'a KnownUpstream) -> &'a [Prompt] {
         match (&known.effective, &known.list) {
-            // Also without a list: approved snapshots.
+            // Includes approved snapshots of an upstream without a list.
             (Some(effective), _) => &effective.prompts,
             (None, Some((list, _))) => &list.listed.prompts,
             (None, None) => &[],
         }
     }
 
-    /// Whether the catalog has a list of the upstream. Approved snapshots are a list of their own.
+    /// Whether the catalog has a list of the upstream. Approved snapshots count as a list.
     fn is_part(&self, known: &KnownUpstream) -> bool {
         let has_skills = known.effective.as_ref().is_some_and(|own| !own.skills.is_empty());
         known.list.is_some() || !self.prompts(known).is_empty() || has_skills
     }
 
-    /// Panics in debug builds if upstreams are not told apart, or the content is not that of their
-    /// present lists.
+    /// Panics in debug builds if two upstreams share an id, a driver or a version, or if the
+    /// content differs from the current lists.
     fn debug_assert_invariants(&self) {
         if !cfg!(debug_assertions) {
             return;
@@ -504,13 +504,13 @@ impl KnownUpstream {
         Self { source, list, skills_walked_at, version, state, effective, texts }
     }
 
-    /// The skills of its list; `None` if they never could be walked.
+    /// The skills of the upstream's list; `None` before the first successful walk of skills.
     fn known_skills<'l>(&self, listed: &'l PromptList) -> Option<&'l [Arc<Skill>]> {
         let is_unknown = listed.skills_failure.is_some() && self.skills_walked_at.is_none();
         (!is_unknown).then_some(listed.skills.as_slice())
     }
 
-    /// Keeps the skills of the list before in one whose skills could not be walked.
+    /// Copies the previous skills into a list whose skills could not be walked.
     fn keep_skills(&mut self, walked: &mut PromptList, now: Instant) {
         if walked.skills_failure.is_none() {
             self.skills_walked_at = Some(now);
@@ -520,8 +520,8 @@ impl KnownUpstream {
     }
 }
 
-/// The prompts whose states have changed, or their reasons, or the versions that are offered
-/// meanwhile. Prompts that are approved when they are first seen are not reported.
+/// The prompts whose state, reason or offered version has changed. Prompts that are approved when
+/// they are first seen are not reported.
 fn transitions(before: &[ApprovalRow], now: &[ApprovalRow]) -> Vec<PromptTransition> {
     let definition = |row: &ApprovalRow| Some(row.offered.as_ref()?.version.definition.clone());
     let key = |row: &ApprovalRow| (row.kind, row.raw_name.clone());

@@ -1,4 +1,4 @@
-//! The skills of an upstream that approvals let through.
+//! Applies approvals to the skills of an upstream.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -17,18 +17,18 @@ use domain::prompt::Prompt;
 use domain::skill::{SKILL_FILE, Skill, public_uri};
 use domain::via::Via;
 
-/// The skills of one upstream that are served.
+/// The served skills of one upstream.
 #[derive(Debug, Default)]
 pub(crate) struct EffectiveSkills {
     pub skills: Vec<Arc<Skill>>,
-    /// The approval of each of them; empty while approvals are off.
+    /// The approvals of `skills`, by position; empty while approvals are off.
     pub approvals: Vec<PromptApproval>,
     /// All skills that are offered or in the lock file; empty while approvals are off.
     pub rows: Vec<ApprovalRow>,
     pub left_out: Vec<LeftOut>,
 }
 
-/// The inputs of the effective skills of an upstream, besides the offered ones.
+/// The inputs of the effective skills of an upstream, apart from the offered skills.
 pub(crate) struct SkillMaker<'a> {
     pub upstream: &'a UpstreamId,
     pub prefix: &'a Prefix,
@@ -36,8 +36,8 @@ pub(crate) struct SkillMaker<'a> {
 }
 
 impl SkillMaker<'_> {
-    /// Decides on each of the offered skills; `None` if the upstream has no list. Reads objects, so
-    /// it blocks.
+    /// Decides on each offered skill; `None` if the upstream has no list. Blocks, because it reads
+    /// objects.
     pub(crate) fn make(&self, offered: Option<&[Arc<Skill>]>) -> EffectiveSkills {
         let mut effective = EffectiveSkills::default();
         if self.approvals.mode == Mode::Off {
@@ -51,9 +51,9 @@ impl SkillMaker<'_> {
         effective
     }
 
-    /// Decides on one skill, and adds the version that is served.
+    /// Decides on one skill, and adds the version to serve.
     fn compare(&self, skill: &Arc<Skill>, effective: &mut EffectiveSkills) {
-        // In the form in which it would be approved, as for prompts.
+        // Compared in the form that would be approved, as for prompts.
         let canonical = skill.canonical();
         let read = Skill::read(Json::accepted(&canonical)).ok();
         let read = read.map(|read| Arc::new(read.through(skill.via.clone())));
@@ -95,8 +95,8 @@ impl SkillMaker<'_> {
         effective.rows.push(row);
     }
 
-    /// Adds the approvals of skills that are not offered. Without a list, those with a snapshot are
-    /// served.
+    /// Adds the approvals of skills that are not offered. Without a list, skills with a snapshot
+    /// are served.
     fn add_unoffered(&self, has_list: bool, effective: &mut EffectiveSkills) {
         let known = self.approvals.lock.of_upstream(ApprovalKind::Skill, self.upstream.as_str());
         let is_offered: HashSet<Arc<str>> =
@@ -117,8 +117,8 @@ impl SkillMaker<'_> {
         }
     }
 
-    /// The approved form of a skill that came `via` other gateways; `None` with a problem if its
-    /// object cannot be had.
+    /// The approved form of a skill that came `via` other gateways; `None`, with a problem in
+    /// `row`, if its object cannot be read.
     fn approved_form(&self, row: &mut ApprovalRow, via: Via) -> Option<Arc<Skill>> {
         let version = &row.approved()?.version;
         match self.approvals.approved_skill(version, &row.raw_name) {
@@ -148,8 +148,8 @@ impl SkillMaker<'_> {
         effective.approvals.push(approval);
     }
 
-    /// Whether the approved version can be served in place of the offered one. That of a dynamic
-    /// skill has no files.
+    /// Whether the approved version can be served instead of the offered version. The snapshot of a
+    /// dynamic skill has no files.
     fn has_snapshot(&self, approval: Option<&Approval>) -> bool {
         let decided = approval.and_then(|approval| approval.approved.as_ref());
         let has_files = decided.is_some_and(|decided| !decided.version.files.is_empty());

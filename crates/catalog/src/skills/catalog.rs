@@ -1,5 +1,5 @@
-//! The skills of all upstreams. They are a content of the catalog as prompts are, so that views,
-//! rights and pages are those of prompts: a skill's public name is the URI of its `SKILL.md`.
+//! The skills of all upstreams. Skills form a content of the catalog like prompts and share the
+//! code for views, rights and pages: a skill's public name is the URI of its `SKILL.md`.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -17,18 +17,18 @@ use domain::name::{Prefix, UpstreamId};
 use domain::prompt_version::PromptVersion;
 use domain::skill::{SKILL_FILE, Skill, SkillFile, public_path};
 
-/// A skill that has what a call asks for.
+/// A skill with the part that a call requests.
 pub struct FoundSkill<'a> {
     pub item: &'a ListedItem,
     pub part: FoundPart<'a>,
 }
 
-/// The part that a call asks for.
+/// The part that a call requests.
 pub enum FoundPart<'a> {
-    /// As the list has it.
+    /// The entry in its listed form.
     Entry(&'a str),
     File(&'a SkillFile, &'a ListedSkill),
-    /// The URI of a file of a dynamic skill, as the upstream has it.
+    /// The upstream's URI of a file of a dynamic skill.
     DynamicFile(String),
     /// The elements of `resources`.
     Directory(String),
@@ -40,31 +40,31 @@ pub struct SkillSource<'a> {
     pub upstream: &'a UpstreamId,
     pub prefix: &'a Prefix,
     pub skills: &'a [Arc<Skill>],
-    /// The approval of each of them; empty while approvals are off.
+    /// The approvals of `skills`, by position; empty while approvals are off.
     pub approvals: &'a [PromptApproval],
-    /// The prompt that each of them stands for; empty for the upstream's own skills.
+    /// The prompts behind derived skills, by position; empty for the upstream's skills.
     pub(super) prompts: &'a [PromptOfSkill],
 }
 
-/// The prompt that a skill stands for.
+/// The prompt behind a derived skill.
 pub(super) struct PromptOfSkill {
     pub public_name: Arc<str>,
     pub raw_name: Arc<str>,
-    /// Of its definition.
+    /// The digest of the prompt's definition.
     pub digest: Arc<str>,
     pub version: Option<Arc<PromptVersion>>,
     /// The result of reading the `SKILL.md`.
     pub text: Document,
 }
 
-/// The skills of one upstream with a prefix, or of all without.
+/// The skills of one upstream with a prefix, or of all upstreams without a prefix.
 #[derive(Default)]
 pub struct SkillGroup {
     segments: Vec<Arc<Segment>>,
     skills: Vec<(Arc<str>, ListedSkill)>,
 }
 
-/// Longest public URI that is looked up, in bytes: no served file has a longer one.
+/// Longest public URI to look up, in bytes: the URIs of served files are not longer.
 const MAX_PUBLIC_URI: usize = 1024;
 
 impl SkillCatalog {
@@ -79,19 +79,19 @@ impl SkillCatalog {
         Self { content: Arc::new(content), skills, shared: None, with_prompts: None }
     }
 
-    /// The skills of an endpoint: the upstreams' own, or also those that stand for prompts.
+    /// The skills of an endpoint; `with_prompts` includes the skills derived from prompts.
     pub fn exposed(&self, with_prompts: bool) -> &Self {
         self.with_prompts.as_deref().filter(|_| with_prompts).unwrap_or(self)
     }
 
-    /// The skill that stands for a prompt, where prompts are offered as skills.
+    /// The skill derived from a prompt, if prompts are offered as skills.
     pub fn of_prompt(&self, public_name: &str) -> Option<&ListedItem> {
         let mut items = self.with_prompts.as_ref()?.content.items();
         items.find(|item| item.prompt_name().map(|name| &**name) == Some(public_name))
     }
 
-    /// The skills of all callers, with those that only one caller sees. Their URIs are within
-    /// prefixes of their own.
+    /// The shared skills with the skills that only `audience` sees. Private skills have separate
+    /// URI prefixes.
     pub(crate) fn with_private(
         generation: u64,
         shared: Arc<Self>,
@@ -113,9 +113,9 @@ impl SkillCatalog {
         self.skills.get(uri).or_else(|| self.shared.as_ref()?.listed(uri))
     }
 
-    /// Finds the part of a skill that has this URI. A file of a nested skill belongs to the skills
-    /// around it, too: the first one that the caller may use is found, and if there is none, the
-    /// innermost.
+    /// Finds the part of a skill that has this URI. A file of a nested skill also belongs to the
+    /// skills around it: returns the first skill that the caller may use, or else the innermost
+    /// skill.
     pub fn find(
         &self,
         uri: &str,
@@ -164,7 +164,7 @@ impl ListedSkill {
 }
 
 impl<'a> SkillSource<'a> {
-    /// The skills that an upstream has of its own.
+    /// The skills that an upstream lists, without derived skills.
     pub(crate) fn own(
         source: &'a UpstreamSource,
         skills: &'a [Arc<Skill>],
@@ -184,7 +184,7 @@ impl SkillGroup {
         self.skills.is_empty()
     }
 
-    /// Whether the same skills are served.
+    /// Whether both groups serve the same skills.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         self.skills == other.skills
     }
@@ -204,7 +204,7 @@ impl SkillGroup {
         items.zip(self.skills.iter().map(|(_, listed)| listed))
     }
 
-    /// Merges the skills of upstreams with one prefix. Also returns what is left out.
+    /// Merges the skills of upstreams with one prefix. Also returns the skills that are left out.
     pub(crate) fn merge(
         sources: &[SkillSource<'_>],
         prefixes: &HashSet<&str>,
@@ -242,8 +242,8 @@ impl SkillGroup {
         (group, left_out)
     }
 
-    /// Adds a skill. Between those of upstreams without a prefix, others may belong: each is a
-    /// segment of its own.
+    /// Adds a skill. Skills of upstreams without a prefix get separate segments, because other
+    /// skills may belong between them.
     fn push(
         &mut self,
         mut writer: SegmentWriter,
@@ -283,12 +283,12 @@ impl SkillGroup {
     }
 }
 
-/// The public URIs that skills of several sources claim. A place is that of a source, and of a
-/// skill among its skills.
+/// The public URIs that skills of several sources claim. A place is the index of a source with the
+/// index of a skill in that source.
 #[derive(Default)]
 pub(super) struct Claims {
     by_uri: BTreeMap<String, Vec<(usize, usize)>>,
-    /// Skills within the prefix of another upstream, which claim nothing.
+    /// Skills within the prefix of another upstream; these skills claim no URI.
     foreign: Vec<(usize, usize)>,
 }
 
@@ -308,13 +308,13 @@ impl Claims {
         claims
     }
 
-    /// Whether a skill of this URI would have that of another, or be inside or around it.
+    /// Whether a skill with this URI would equal, contain or lie within another skill.
     pub(super) fn are_near(&self, uri: &str) -> bool {
         self.is_inside_another(uri, None)
     }
 
-    /// Whether a skill is in the folder of a skill of another source, or another is in its folder:
-    /// the upstreams would disagree about the files there.
+    /// Whether a skill contains or lies within the folder of a skill of another source: the
+    /// upstreams would disagree about the files there.
     fn is_inside_another(&self, uri: &str, source: Option<usize>) -> bool {
         let is_other =
             |claimed: &[(usize, usize)]| claimed.iter().any(|(at, _)| Some(*at) != source);
@@ -333,7 +333,7 @@ fn first_segment(skill: &Skill) -> &str {
     skill.path.split('/').next().unwrap_or_default()
 }
 
-/// The text up to each slash of a URI, from the whole to the shortest.
+/// The prefixes of a URI that end before a slash, preceded by the whole URI; longest first.
 fn folders(uri: &str) -> impl Iterator<Item = &str> {
     std::iter::successors(Some(uri), |folder| Some(folder.rsplit_once('/')?.0))
 }

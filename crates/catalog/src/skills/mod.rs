@@ -1,5 +1,5 @@
-//! Skills as they are listed: those of upstreams, in their approved form, those that stand for
-//! prompts, and the prompts that stand for skills.
+//! Listed skills: skills of upstreams in their approved form, skills derived from prompts, and
+//! prompts derived from skills.
 
 pub mod approved;
 pub mod catalog;

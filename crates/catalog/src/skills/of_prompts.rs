@@ -1,5 +1,5 @@
-//! Prompts as skills (`expose`): a served prompt that requires no argument is a skill, too, where
-//! its text is known before a get. Its `SKILL.md` is kept in memory.
+//! Prompts as skills (`expose`): a served prompt becomes a skill, too, if it requires no argument
+//! and its text is known before a get. Its `SKILL.md` is kept in memory.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use domain::prompt_skill::{PromptSkill, PromptSkillError, skill_name};
 use domain::skill::Skill;
 use library::file_contents;
 
-/// A prompt as it is served, of an upstream whose prompts are skills.
+/// A served prompt of an upstream whose prompts are offered as skills.
 pub struct ServedPrompt<'a> {
     pub source: &'a UpstreamSource,
     pub prompt: &'a Prompt,
@@ -30,7 +30,7 @@ pub struct ServedPrompt<'a> {
     pub approval: PromptApproval,
 }
 
-/// The skills that stand for prompts of one upstream, with the approvals of these prompts.
+/// The skills derived from prompts of one upstream, with the approvals of these prompts.
 struct PromptSkills<'a> {
     source: &'a UpstreamSource,
     skills: Vec<Arc<Skill>>,
@@ -38,9 +38,9 @@ struct PromptSkills<'a> {
     prompts: Vec<PromptOfSkill>,
 }
 
-/// Merges the skills of upstreams with one prefix, and those that stand for their prompts; `None`
-/// if none does. Also returns the prompts for which none stands. A skill that is `offered` and
-/// withheld keeps its URI. Reads objects, so it blocks.
+/// Merges upstream skills with skills derived from prompts; `None` without derived skills. Also
+/// returns the prompts that could not become skills. An `offered` skill keeps its URI even if it is
+/// withheld. Blocks, because it reads objects.
 pub fn merge(
     (own, offered): (&[SkillSource<'_>], &[SkillSource<'_>]),
     prompts: &[ServedPrompt<'_>],
@@ -52,7 +52,7 @@ pub fn merge(
     let mut of_prompts: BTreeMap<&UpstreamId, PromptSkills<'_>> = BTreeMap::new();
     let mut left_out = Vec::new();
     let claims = Claims::of(&[own, offered].concat(), prefixes);
-    // Versions of prompts are no prompts of their own.
+    // Skip versions: only the base prompt becomes a skill.
     let prompts: Vec<_> = prompts.iter().filter(|served| !served.prompt.is_version()).collect();
     let names = names(&prompts);
     for (served, name) in prompts.iter().zip(names) {
@@ -79,8 +79,8 @@ pub fn merge(
     (Some(SkillGroup::merge(&all, prefixes).0), left_out)
 }
 
-/// Returns the names of the skills that stand for prompts. Of prompts that make one name, that with
-/// this very name has it, and otherwise none.
+/// Returns the names of the derived skills. If several prompts yield the same skill name, only the
+/// prompt with exactly this name gets it.
 fn names(prompts: &[&ServedPrompt<'_>]) -> Vec<Result<String, String>> {
     let own = |served: &&ServedPrompt<'_>| {
         if served.prompt.arguments.iter().any(|argument| argument.required) {
@@ -90,7 +90,7 @@ fn names(prompts: &[&ServedPrompt<'_>]) -> Vec<Result<String, String>> {
     };
     let names: Vec<_> = prompts.iter().map(own).collect();
     let is_exact = |at: usize, name: &str| prompts[at].prompt.listed_name() == name;
-    // How many make the name, and whether one of them has it.
+    // For each name: how many prompts yield it, and whether a prompt has exactly this name.
     let mut claims: HashMap<String, (usize, bool)> = HashMap::new();
     for (at, name) in names.iter().enumerate() {
         let Ok(name) = name else { continue };
@@ -141,7 +141,7 @@ impl ServedPrompt<'_> {
         Ok(())
     }
 
-    /// Makes the skill of this name.
+    /// Makes the skill with this name.
     fn skill(&self, name: &str) -> Result<(Skill, PromptOfSkill), String> {
         let Self { prompt, public_name, .. } = self;
         let result = self.result()?;
@@ -164,8 +164,8 @@ impl ServedPrompt<'_> {
         Ok((skill, prompt))
     }
 
-    /// Returns the result of a get without arguments, checked as that of a get: what the library
-    /// has rendered, or else what is approved.
+    /// Returns the result of a get without arguments, checked like a get: the text that the library
+    /// has rendered, or else the approved text.
     fn result(&self) -> Result<Document, String> {
         let Self { source, prompt, public_name, approval } = self;
         let is_approved = approval.state == ApprovalState::Approved;

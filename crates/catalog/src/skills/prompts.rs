@@ -1,5 +1,5 @@
-//! Skills as prompts (`expose_skills`): a served skill of an upstream that asks for it is a prompt,
-//! too.
+//! Skills as prompts (`expose_skills`): a served skill becomes a prompt, too, if its upstream is
+//! configured so.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -17,31 +17,31 @@ use domain::skill_prompt::prompt_of;
 /// The prompts of one upstream of a group, and whether its skills are prompts, too.
 pub struct PromptSource<'a> {
     pub upstream: &'a UpstreamId,
-    /// As they are served.
+    /// The served prompts.
     pub prompts: &'a [Prompt],
-    /// As the upstream lists them: one that is withheld keeps its name, too.
+    /// The prompts that the upstream lists; a withheld prompt keeps its name, too.
     pub offered: &'a [Prompt],
     pub skills_as_prompts: bool,
 }
 
-/// The prompts that stand for skills of one upstream, and the skills in the same order.
+/// The prompts derived from skills of one upstream, and the skills in the same order.
 #[derive(Default)]
 pub(crate) struct SkillPrompts {
     pub prompts: Vec<Prompt>,
     skills: Vec<StandFor>,
 }
 
-/// The skill that a prompt stands for, as it is served.
+/// The served skill behind a derived prompt.
 struct StandFor {
     listed: Arc<ListedSkill>,
-    /// Of its entry.
+    /// The digest of the skill's entry.
     digest: Arc<str>,
     approval: PromptApproval,
 }
 
 impl SkillPrompts {
-    /// The prompts that stand for the served skills of a group, by the sources. Also returns the
-    /// skills whose prompts would have the name of another prompt.
+    /// Derives prompts from the served skills of a group, by source. Also returns the skills whose
+    /// prompts would share a name with another prompt.
     pub(crate) fn of(
         group: &SkillGroup,
         sources: &[PromptSource<'_>],
@@ -67,7 +67,7 @@ impl SkillPrompts {
         }
         for (at, item, listed) in bridged() {
             let name = listed.skill.name();
-            // Its text would not be checked, as that of a skill with digests is.
+            // Without digests, the text of the prompt could not be checked.
             let why = if listed.skill.is_dynamic() {
                 "its files have no digests".to_owned()
             } else if taken.contains(name) || claims[name] > 1 {
@@ -93,7 +93,7 @@ impl SkillPrompts {
         });
     }
 
-    /// Writes one of the prompts under its public name.
+    /// Writes a derived prompt under its public name.
     pub(crate) fn write(
         &self,
         at: usize,

@@ -1,5 +1,5 @@
-//! The account of one caller at one upstream: an access token, and the connections that are opened
-//! with it.
+//! The account of one caller at one upstream: an access token, and the connections opened with this
+//! token.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -28,18 +28,18 @@ pub struct Account {
     pub upstream: Arc<str>,
     pub caller: Caller,
     pub connector: Arc<Connector>,
-    /// `None`: the upstream is a child process of the caller's own, which needs no token.
+    /// `None` for a child process of this caller, which needs no token.
     pub tokens: Option<Arc<CallerTokens>>,
     pub dedicated: Arc<DedicatedPool>,
     /// Notified when the upstream says that the list of this caller has changed.
     pub list_changed: Arc<Notify>,
-    /// Held by the one task that listens for that.
+    /// Held by the one task that listens for `list_changed`.
     pub listening: Arc<AsyncMutex<()>>,
-    /// Removed from the texts of reported failures.
+    /// Secrets to remove from the texts of reported failures.
     pub held_secrets: HeldSecrets,
-    /// Cancelled when the account has ended; then its connections are closed.
+    /// Cancelled when the account has ended; then the account's connections are closed.
     pub ended: CancellationToken,
-    /// Cancelled when an operator ends the account, and not when it makes room for another.
+    /// Cancelled when an operator ends the account, but not when it makes room for another.
     pub revoked: CancellationToken,
     pub tasks: TaskTracker,
     pub connection: Arc<AsyncMutex<SharedConnection>>,
@@ -52,22 +52,21 @@ pub struct Account {
 /// The connection that the calls of a caller share.
 #[derive(Default)]
 pub enum SharedConnection {
-    /// It is not opened yet, or was lost.
+    /// The connection is not yet open, or was lost.
     #[default]
     None,
     Open {
         connection: Arc<Connection>,
-        /// Cancelled when this is replaced.
+        /// Cancelled when this connection is replaced.
         lost: CancellationToken,
-        /// Ends the task of the connection then.
+        /// Ends the task of the connection when it is replaced.
         _task: DropGuard,
     },
-    /// It could not be opened at this time.
+    /// Opening the connection failed at this time.
     Failed(Instant, Kind),
 }
 
-/// Time for which calls get the failure of the last opening, instead of one after another trying
-/// it.
+/// Time for which calls get the failure of the last opening instead of opening a connection.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 /// Time for the DELETE that ends a session.
@@ -92,16 +91,16 @@ impl Account {
         self.tokens.as_ref()?.header().ok()
     }
 
-    /// Whether requests have an access token, or need none.
+    /// Whether requests have an access token, or the upstream needs no token.
     pub fn has_access(&self) -> bool {
         !self.is_without_token()
     }
 
-    /// Returns the connection that the calls of the caller share; opens it if there is none. Cancel
-    /// safe: an opening goes on for the next call.
+    /// Returns the shared connection of the caller's calls; opens it if it is missing. Cancel safe:
+    /// the opening continues for the next call.
     ///
     /// # Errors
-    /// When it cannot be opened.
+    /// The connection cannot be opened.
     pub async fn connected(&self) -> Result<Arc<Connection>, Kind> {
         let mut shared = self.connection.clone().lock_owned().await;
         match &*shared {
@@ -114,7 +113,7 @@ impl Account {
         let (opened, opening) = oneshot::channel();
         let (connector, ended) = (self.connector.clone(), self.ended.clone());
         let slot = self.connection.clone();
-        // A task of its own: a caller that disconnects must not leave a half-open session.
+        // A spawned task: a caller that disconnects must not leave a half-open session.
         self.tasks.spawn(async move {
             let connecting = ended.run_until_cancelled(connector.connect()).await;
             let outcome = connecting.unwrap_or_else(|| Err(Kind::AccessEnded)).map(Arc::new);
@@ -125,7 +124,7 @@ impl Account {
                     lost: lost.clone(),
                     _task: lost.clone().drop_guard(),
                 },
-                // The call goes on with another token.
+                // The call retries with another token.
                 Err(Kind::AuthFailed { .. } | Kind::NoToken { .. }) => SharedConnection::None,
                 Err(kind) => SharedConnection::Failed(Instant::now(), kind.clone()),
             };
@@ -165,7 +164,7 @@ impl Account {
         *self.used.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
 
-    /// Begins a request on a connection, which is examined unless the request ends well.
+    /// Begins a request on a connection. The connection is examined unless the request succeeds.
     pub fn watch<'a>(
         &'a self,
         connection: &'a Arc<Connection>,
@@ -174,8 +173,8 @@ impl Account {
         WatchedRequest { account: self, connection, patience, is_pending: true }
     }
 
-    /// Finds out, beside the calls, whether the upstream still serves a connection, and forgets it
-    /// if not.
+    /// Examines outside the calls whether the upstream still serves a connection, and forgets the
+    /// connection if not.
     fn examine(&self, connection: &Arc<Connection>, patience: Duration) {
         let (examined, shared) = (Arc::downgrade(connection), self.connection.clone());
         let (connection, ended) = (connection.clone(), self.ended.clone());
@@ -184,14 +183,14 @@ impl Account {
         });
     }
 
-    /// When a call was made last.
+    /// When the last call was made.
     pub fn last_use(&self) -> Instant {
         *self.used.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A request on the connection of an account. Dropped without a response it may mean that a child
-/// process hangs.
+/// A request on the connection of an account. If it is dropped before a response, a child process
+/// may hang.
 #[must_use]
 pub struct WatchedRequest<'a> {
     account: &'a Account,
@@ -201,7 +200,7 @@ pub struct WatchedRequest<'a> {
 }
 
 impl WatchedRequest<'_> {
-    /// Notes how the request has ended. A failure may be that of the connection.
+    /// Notes the outcome of the request. The connection may have caused a failure.
     pub(crate) fn end<T>(mut self, outcome: &Result<T, Kind>) {
         self.is_pending = false;
         if outcome.as_ref().err().is_some_and(|kind| self.connection.is_suspect_after(kind)) {

@@ -1,5 +1,5 @@
-//! The accounts of callers at upstreams that are called as the caller: each caller has connections,
-//! sessions and an access token of its own, and none of them serves another caller.
+//! The accounts of callers at upstreams that are called as the caller. Each caller has a separate
+//! access token, and separate connections and sessions that serve no other caller.
 
 pub mod account;
 
@@ -29,8 +29,8 @@ use domain::caller::{Caller, Principal};
 use domain::fair_share::{Holder, Share};
 use domain::fault::UpstreamFaultKind as Kind;
 
-/// The accounts of all callers at all upstreams, bounded by caller and in all. Beyond a bound the
-/// account that was used least recently ends once its calls have ended.
+/// The accounts of all callers at all upstreams, bounded by caller and in total. Beyond a bound,
+/// the least recently used account ends once its calls have ended.
 #[derive(Default)]
 pub struct Accounts(Mutex<AccountState>);
 
@@ -38,7 +38,7 @@ struct AccountState {
     limits: AccountLimits,
     open: LruCache<AccountKey, Arc<Account>>,
     by_caller: HashMap<Caller, Vec<AccountKey>>,
-    /// Accounts that were removed for others while calls used them.
+    /// Accounts that were removed to make room while calls used them.
     evicted: Vec<Weak<Account>>,
 }
 
@@ -56,14 +56,14 @@ struct AccountKey {
     principal: Principal,
 }
 
-/// An account, as the admin API shows it.
+/// The status of an account for the admin API.
 #[derive(Clone, Debug)]
 pub struct AccountStatus {
     pub upstream: Arc<str>,
     pub caller: Caller,
-    /// Time until its access token expires; `None` without one.
+    /// Time until the access token expires; `None` without a token.
     pub expires_in: Option<Duration>,
-    /// Time since its last call.
+    /// Time since the last call.
     pub idle: Duration,
 }
 
@@ -71,7 +71,7 @@ pub struct AccountStatus {
 #[derive(Clone, Debug)]
 pub struct RevokedAccount {
     pub account: AccountStatus,
-    /// Whether the authorization server has revoked its access token.
+    /// Whether the authorization server has revoked the access token.
     pub revoked_at_provider: bool,
 }
 
@@ -114,7 +114,7 @@ impl Accounts {
     fn find(&self, key: &AccountKey) -> Option<Arc<Account>> {
         let mut state = self.lock();
         let account = state.open.get(key).cloned()?;
-        // Under the lock, so that it does not end as an idle one meanwhile.
+        // Touched under the lock, so that the account cannot end as idle meanwhile.
         account.touch();
         Some(account)
     }
@@ -135,8 +135,8 @@ impl Accounts {
         account
     }
 
-    /// Removes the least recently used account of an upstream, or of one caller there, that no call
-    /// uses.
+    /// Removes the least recently used idle account of an upstream; with `of`, an account of this
+    /// caller.
     fn remove_idle_of(&self, upstream: DriverId, of: Option<&Caller>) -> Option<Arc<Account>> {
         let mut state = self.lock();
         let idle = state.open.iter().rev().find(|(key, account)| {
@@ -148,8 +148,8 @@ impl Accounts {
         state.remove(&key)
     }
 
-    /// Removes an account that no call has used for `idle`. Returns when to look again; nothing
-    /// once it is removed.
+    /// Removes an account that has been unused for `idle`. Returns when to check again; `None` once
+    /// the account is removed.
     fn remove_if_idle(
         &self,
         key: &AccountKey,
@@ -175,8 +175,8 @@ impl Accounts {
         None
     }
 
-    /// Ends the accounts of a caller (by id), or of all, at an upstream (by id), or at all: at
-    /// once, also the calls on them.
+    /// Ends the accounts of a caller (by id; `None`: all) at an upstream (by id; `None`: all) at
+    /// once, including the calls on these accounts.
     pub fn revoke(&self, caller: Option<&str>, upstream: Option<&str>) -> Revocation {
         let end = |account: Arc<Account>| {
             account.revoked.cancel();
@@ -190,7 +190,7 @@ impl Accounts {
         Revocation(self.end(caller, upstream).into_iter().map(end).collect())
     }
 
-    /// Removes the accounts of a caller, or of all, at an upstream, or at all.
+    /// Removes the accounts of a caller (`None`: all) at an upstream (`None`: all).
     fn end(&self, caller: Option<&str>, upstream: Option<&str>) -> Vec<Arc<Account>> {
         // Declared before the lock, so that the accounts are dropped after its release.
         let left: Vec<_>;
@@ -235,22 +235,22 @@ fn status(account: &Account) -> AccountStatus {
 
 /// The place of a caller among the child processes.
 enum ChildPlace {
-    /// The account that it has.
+    /// The existing account of the caller.
     Own(Arc<Account>),
     New(Permit),
 }
 
-/// Time until a call that waits for a child process looks again for one that is idle.
+/// Poll interval of a call that waits for an idle child process.
 const LOOK_FOR_IDLE: Duration = Duration::from_millis(100);
 
-/// Accounts up to which debug builds check all of them after each change.
+/// Most accounts for which debug builds check all accounts after each change.
 const MAX_CHECKED: usize = 256;
 
-/// Longest time until it is looked again whether an account in use is idle.
+/// Longest interval between checks whether a used account is idle.
 const MAX_LOOK: Duration = Duration::from_secs(60);
 
 impl AccountState {
-    /// Makes room for another account of a caller. Returns those that end.
+    /// Makes room for another account of a caller. Returns the accounts that end.
     fn make_room(&mut self, caller: &Caller) -> Vec<Arc<Account>> {
         let mut ended = self.take_surplus(self.limits.max.saturating_sub(1));
         while let Some(own) =
@@ -274,8 +274,8 @@ impl AccountState {
         ended
     }
 
-    /// Removes an account to make room for another one. Calls that use it continue, so it can still
-    /// be revoked.
+    /// Removes an account to make room for another account. Calls on the removed account continue,
+    /// so the account can still be revoked.
     fn evict(&mut self, key: &AccountKey) -> Option<Arc<Account>> {
         let account = self.remove(key)?;
         self.evicted.retain(|evicted| evicted.strong_count() > 0);
@@ -298,8 +298,8 @@ impl AccountState {
         account
     }
 
-    /// Panics in debug builds if the accounts by caller are not the open ones. A scan is linear in
-    /// the accounts, so beyond [`MAX_CHECKED`] there is none.
+    /// Panics in debug builds if the accounts by caller differ from the open accounts. The scan is
+    /// linear in the accounts, so it is skipped beyond [`MAX_CHECKED`].
     fn debug_assert_invariants(&self) {
         // An account that is dropped while a test fails must not end the process.
         let is_checked = cfg!(debug_assertions) && !std::thread::panicking();
@@ -316,14 +316,14 @@ impl AccountState {
             }
         }
         assert_eq!(keys.len(), self.open.len(), "each open account is of a caller");
-        // None is upgraded: the last reference must not be dropped under the lock.
+        // No reference is upgraded: the last reference must not be dropped under the lock.
         let open: HashSet<_> = self.open.iter().map(|(_, account)| Arc::as_ptr(account)).collect();
         let is_open = |evicted: &Weak<Account>| open.contains(&evicted.as_ptr());
         assert!(!self.evicted.iter().any(is_open), "an account that made room is open");
     }
 
-    /// Panics in debug builds if more accounts are open than may be, of a caller or in all. A limit
-    /// by caller that becomes smaller ends none of them until the caller opens another one.
+    /// Panics in debug builds if a caller, or all callers, exceed the limits for open accounts. A
+    /// lowered limit ends no account until the caller opens another account.
     fn debug_assert_room(&self, caller: &Caller) {
         let (own, open) = (self.by_caller.get(caller).map_or(0, Vec::len), self.open.len());
         debug_assert!(open <= self.limits.max.max(1), "{open} of all callers");
@@ -336,9 +336,9 @@ pub(crate) struct UpstreamAccounts {
     accounts: Arc<Accounts>,
     driver: DriverId,
     upstream: Arc<config::UpstreamSettings>,
-    /// The connector of the gateway itself, from which those of callers are derived.
+    /// The gateway's connector, from which the connectors of callers are derived.
     connector: Arc<Connector>,
-    /// `None`: the upstream is a child process of each caller's own.
+    /// The source of tokens; `None` if each caller has a child process.
     credential: Option<Arc<CallerTokenProvider>>,
     /// Places for child processes; `None` over HTTP.
     places: Option<Arc<ConcurrencyLimit>>,
@@ -350,12 +350,12 @@ pub(crate) struct UpstreamAccounts {
     shutdown: CancellationToken,
 }
 
-/// Time without a call until the connections of a caller over HTTP are closed, and its token
-/// forgotten: a caller comes back within minutes, or not soon.
+/// Idle time until the connections of a caller over HTTP are closed, and the caller's token is
+/// forgotten: callers return within minutes, or not soon.
 pub(super) const IDLE: Duration = Duration::from_secs(600);
 
 impl UpstreamAccounts {
-    /// `None`: the upstream is not called as the caller.
+    /// Returns `None` if the upstream is not called as the caller.
     pub(crate) fn new(
         accounts: Arc<Accounts>,
         driver: DriverId,
@@ -388,7 +388,7 @@ impl UpstreamAccounts {
         }))
     }
 
-    /// Returns the account of a caller; opens it if there is none, and waits for a place among the
+    /// Returns the account of a caller; opens it if it is missing, and waits for a place among the
     /// child processes.
     pub(crate) async fn of(&self, caller: &Caller) -> Result<Arc<Account>, Kind> {
         let key = AccountKey { upstream: self.driver, principal: Principal::new(caller) };
@@ -417,7 +417,7 @@ impl UpstreamAccounts {
         Ok(account)
     }
 
-    /// Sets the part of the child processes that one caller may have while others want some.
+    /// Sets the part of the child processes that one caller may hold while others need some.
     pub(crate) fn set_share(&self, share: Share) {
         if let Some(places) = &self.places {
             places.set_share(share);
@@ -430,19 +430,18 @@ impl UpstreamAccounts {
         self.accounts.lock().open.peek(&key).cloned()
     }
 
-    /// Whether callers have child processes, of which there are few.
+    /// Whether callers have child processes, whose number is small.
     pub(crate) fn are_children(&self) -> bool {
         self.places.is_some()
     }
 
-    /// Waits for a place among the child processes: that of a child that is idle, or one that has
-    /// become free.
+    /// Waits for a place among the child processes: the place of an idle child, or a free place.
     async fn place(
         &self,
         places: &Arc<ConcurrencyLimit>,
         key: &AccountKey,
     ) -> Result<ChildPlace, Kind> {
-        // A caller counts once, however many tokens it has.
+        // The share counts callers, not tokens: a caller may have several tokens.
         let holder = Holder::Caller(key.principal.caller().clone());
         if let Some(permit) = places.try_acquire(&holder) {
             return Ok(ChildPlace::New(permit));
@@ -450,14 +449,14 @@ impl UpstreamAccounts {
         let deadline = Instant::now() + self.upstream.settings.queue_wait;
         let mut acquiring = pin!(places.turn(&holder));
         loop {
-            // Another call of this caller may have opened it meanwhile.
+            // Another call of this caller may have opened the account meanwhile.
             if let Some(account) = self.accounts.find(key) {
                 return Ok(ChildPlace::Own(account));
             }
-            // Beyond its share, only its own idle children make room for it.
+            // A caller beyond its share may replace only its own idle children.
             let of = places.has_share(&holder).then(|| key.principal.caller());
             if self.may_look_for_idle() && self.accounts.remove_idle_of(self.driver, of).is_some() {
-                // There may be more idle children, for other calls that wait.
+                // More idle children may exist for other waiting calls.
                 *self.looked_at() = None;
             }
             // There is no notification when a child becomes idle, so this polls.

@@ -8,7 +8,7 @@ use super::caller_tokens::CallerTokens;
 use super::token_source::TokenSource;
 use domain::fault::UpstreamFaultKind as Kind;
 
-/// Access tokens: those that all callers share, or those of one.
+/// Access tokens that all callers share, or the tokens of one caller.
 pub enum Authorization {
     Service(Box<TokenSource>),
     Caller(Arc<CallerTokens>),
@@ -19,7 +19,7 @@ impl Authorization {
     /// upstream has led to an authorization server. Cancel safe.
     ///
     /// # Errors
-    /// [`Kind::NoToken`] when there is none to be had.
+    /// [`Kind::NoToken`] when no token can be obtained.
     pub async fn header(&self) -> Result<Option<HeaderValue>, Kind> {
         match self {
             Self::Service(tokens) => tokens.header().await,
@@ -31,8 +31,8 @@ impl Authorization {
     /// headers `response`.
     ///
     /// # Errors
-    /// [`Kind::NoToken`] or [`Kind::AuthFailed`] when there is none; always for one caller, whose
-    /// call gets another.
+    /// [`Kind::NoToken`] or [`Kind::AuthFailed`] without another token; always for the tokens of
+    /// one caller, whose next call obtains another token.
     pub async fn refused(
         &self,
         sent: Option<&HeaderValue>,
@@ -44,8 +44,8 @@ impl Authorization {
         }
     }
 
-    /// Returns a token of a wider scope after the upstream has refused the one in `sent` with 403,
-    /// if `response` says that its scope does not suffice. `None`: it says something else.
+    /// Returns a token with a wider scope after the upstream has refused the token in `sent` with
+    /// 403. `None` if `response` does not report an insufficient scope.
     pub(crate) async fn insufficient(
         &self,
         sent: Option<&HeaderValue>,

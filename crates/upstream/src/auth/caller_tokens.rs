@@ -25,17 +25,17 @@ use oauth::client::Refusal;
 use oauth::resource::BearerChallenge;
 use oauth::scope;
 
-/// Where the tokens of all callers of one upstream come from.
+/// The source of the tokens of all callers of one upstream.
 pub struct CallerTokenProvider {
     upstream: String,
     source: CallerTokenSource,
-    /// Requests at a time, with a share for each caller: a thousand callers at once are no flood
-    /// for the authorization server, and one with many tokens does not delay the others.
+    /// Concurrent token requests, with a share for each caller: a thousand callers at once do not
+    /// flood the authorization server, and a caller with many tokens does not delay other callers.
     turns: Arc<ConcurrencyLimit>,
     audit: Audit,
 }
 
-/// The part of the requests at a time that one caller may have while others wait.
+/// The part of the concurrent requests that one caller may hold while other callers wait.
 const SHARE: Share = Share::QUARTER;
 
 enum CallerTokenSource {
@@ -115,7 +115,7 @@ pub struct CallerTokens {
     credential: Arc<CallerTokenProvider>,
     caller: Caller,
     tokens: LastTokens,
-    /// Held during a request: one serves all calls of the caller that wait. Holds the last failure.
+    /// Held during a request, which serves all waiting calls of the caller. Holds the last failure.
     failure: AsyncMutex<Option<(Instant, Kind)>>,
     refusals: Mutex<Refusals>,
 }
@@ -123,11 +123,11 @@ pub struct CallerTokens {
 /// Refusals of the caller's tokens by the upstream.
 #[derive(Default)]
 struct Refusals {
-    /// When a token was refused last.
+    /// When the upstream last refused a token.
     last: Option<Instant>,
-    /// No token is requested before this time: the upstream refuses them all.
+    /// No token is requested before this time, because the upstream refuses all tokens.
     barred_until: Option<Instant>,
-    /// The scopes to request, where the upstream needs more than the configured ones.
+    /// The scopes to request, if the upstream needs more than the configured scopes.
     wider: Option<String>,
     wider_requests: WiderRequests,
     /// The scopes that were requested for the token in use.
@@ -145,12 +145,12 @@ impl CallerTokens {
         }
     }
 
-    /// Makes sure that there is a token; obtains one with the subject token of the caller. Cancel
+    /// Ensures that a token is present; obtains a token with the caller's subject token. Cancel
     /// safe.
     pub(crate) async fn obtain(&self, subject: Option<&SubjectToken>) -> Result<(), Kind> {
         let now = Instant::now();
         if let Some(token) = self.valid(now) {
-            // One call renews it; the others use it meanwhile.
+            // One call renews the token; other calls use the current token meanwhile.
             if now >= token.renew_at
                 && let Ok(mut failure) = self.failure.try_lock()
             {
@@ -191,7 +191,7 @@ impl CallerTokens {
             }
             Err(Refusal { fault, detail, .. }) => {
                 if fault == TokenFault::ScopeRefused {
-                    // The next token is one that can be had.
+                    // The next request asks for the configured scopes again.
                     self.refusals().wider = None;
                 }
                 let is_known = matches!(failure, Some((_, Kind::NoToken { fault: last, .. })) if *last == fault);
@@ -257,8 +257,8 @@ impl CallerTokens {
         Kind::AuthFailed { status: 401 }
     }
 
-    /// Forgets the token in `sent`, which the upstream has refused with 403, if `response` says
-    /// that its scope does not suffice (RFC 6750, section 3.1), and notes what scope does.
+    /// Forgets the token in `sent`, which the upstream has refused with 403, if `response` reports
+    /// an insufficient scope (RFC 6750, section 3.1), and notes the required scope.
     pub(super) fn insufficient(
         &self,
         sent: Option<&HeaderValue>,
@@ -274,7 +274,7 @@ impl CallerTokens {
             .and_then(|wider| refusals.wider_requests.admit(Instant::now()).map(|()| wider));
         match wider {
             Ok(wider) => refusals.wider = Some(wider),
-            // Another call needs the same, and has not got its token yet.
+            // Another call needs the same scope, and has not received its token yet.
             Err(_) if !is_requested => {}
             Err(Refusal { fault, detail, .. }) => return Err(Kind::NoToken { fault, detail }),
         }
@@ -283,7 +283,7 @@ impl CallerTokens {
         Err(Kind::AuthFailed { status: 403 })
     }
 
-    /// Forgets a token unless there is a newer one.
+    /// Forgets a token unless a newer token exists.
     fn forget(&self, sent: Option<&HeaderValue>) -> bool {
         let is_current = self.is_current(sent);
         if is_current {
@@ -296,14 +296,14 @@ impl CallerTokens {
         self.tokens.get().is_some_and(|token| Some(&token.header) == sent)
     }
 
-    /// Returns the time until the token expires; nothing without one.
+    /// Returns the time until the token expires; `None` without a token.
     pub fn left(&self) -> Option<Duration> {
         let now = Instant::now();
         self.valid(now).map(|token| token.expires_at.duration_since(now))
     }
 
-    /// Returns the values of `Authorization` of the last requests, with the token and the one
-    /// before, as far as there are any.
+    /// Returns the values of `Authorization` of the last requests, with the current and the
+    /// previous token, if present.
     pub(crate) fn last_headers(&self) -> [Option<HeaderValue>; 2] {
         self.tokens.headers()
     }

@@ -19,7 +19,7 @@ pub(super) struct ClientCredentials {
     /// URL of the upstream.
     url: Uri,
     egress: Egress,
-    /// Empty until it is configured or discovered.
+    /// `None` until the endpoint is configured or discovered.
     grant: ArcSwapOption<GrantParameters>,
 }
 
@@ -33,7 +33,7 @@ struct GrantParameters {
     posts_secret: bool,
     /// Resource indicator (RFC 8707).
     resource: String,
-    /// The configured scope, or else that of the upstream's challenge.
+    /// The configured scope, or else the scope of the upstream's challenge.
     scope: Option<String>,
 }
 
@@ -83,13 +83,13 @@ impl ClientCredentials {
         Ok(())
     }
 
-    /// Returns the requested scopes with those that are needed; `None` if no endpoint is known.
+    /// Returns the requested scopes with the needed scopes; `None` if no endpoint is known.
     pub(super) fn wider(&self, needed: &str) -> Option<Result<String, Refusal>> {
         let grant = self.grant.load_full()?;
         Some(scope::wider(grant.scope.as_deref(), needed))
     }
 
-    /// Requests these scopes from now on; those of the configuration if none are given.
+    /// Sets the scopes of further requests; `None` for the configured scopes.
     pub(super) fn keep_scope(&self, scope: Option<String>) {
         if let Some(grant) = self.grant.load_full() {
             let scope = scope.or_else(|| self.oauth.scope.clone());
@@ -97,8 +97,8 @@ impl ClientCredentials {
         }
     }
 
-    /// Sends a token request (RFC 6749, section 4.4; RFC 8707, section 2), for another scope than
-    /// before if one is given; `None` if no endpoint is known.
+    /// Sends a token request (RFC 6749, section 4.4; RFC 8707, section 2), with another scope if
+    /// `scope` is given; `None` if no endpoint is known.
     pub(super) async fn request(
         &self,
         scope: Option<&str>,
@@ -129,7 +129,7 @@ impl ClientCredentials {
     }
 }
 
-/// Returns the proof of the configured client. `audience` is that of an assertion.
+/// Returns the proof of the configured client. `audience` is the audience of an assertion.
 pub(super) fn proof(
     configured: &ClientProof,
     posts_secret: bool,

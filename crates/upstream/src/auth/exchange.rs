@@ -23,8 +23,8 @@ pub(super) struct TokenExchange {
     /// Resource indicator, in place of or beside an audience.
     resource: Option<String>,
     egress: Egress,
-    /// Where tokens are revoked; `None` where the authorization server advertises no such endpoint.
-    /// Found at the first revocation.
+    /// The endpoint for revoking tokens; `None` if the authorization server advertises none. Looked
+    /// up at the first revocation.
     revocation_endpoint: OnceCell<Option<Uri>>,
 }
 
@@ -86,8 +86,8 @@ impl TokenExchange {
         OAuthClient { id: self.config.client_id.clone(), proof }
     }
 
-    /// Revokes a token at the authorization server (RFC 7009). Returns whether it was revoked: some
-    /// advertise no endpoint for that.
+    /// Revokes a token at the authorization server (RFC 7009). Returns whether the token was
+    /// revoked: some servers advertise no revocation endpoint.
     pub(super) async fn revoke(&self, access_token: &str) -> Result<bool, Refusal> {
         let found = self.revocation_endpoint.get_or_try_init(|| self.find_revocation_endpoint());
         let Some(endpoint) = found.await? else { return Ok(false) };

@@ -27,7 +27,7 @@ pub(super) struct OperatorLogin {
     /// URL of the upstream.
     url: Uri,
     egress: Egress,
-    /// `None` only for a configuration with mistakes.
+    /// The store; `None` only for a configuration with mistakes.
     store: Option<LoginStore>,
     state: Mutex<LoginTokens>,
     tasks: TaskTracker,
@@ -35,9 +35,9 @@ pub(super) struct OperatorLogin {
 
 #[derive(Default)]
 struct LoginTokens {
-    /// Id of the login that the last token is of.
+    /// Id of the login behind the last token.
     used: Option<String>,
-    /// Its scope, as far as it is known.
+    /// The known scope of the login.
     scope: String,
     /// The last access token.
     token: String,
@@ -46,25 +46,25 @@ struct LoginTokens {
     unwritten: Option<UnwrittenLogin>,
 }
 
-/// The login that counts.
+/// The valid login: the stored login, or its unwritten renewal.
 struct Stored {
     login: StoredLogin,
-    /// The access token of the login in the store, which is an older one if this one could not be
+    /// The access token in the store, which is older than the login's if the login could not be
     /// written.
     replaces: String,
 }
 
-/// A renewed login that could not be written: what is stored is out of date.
+/// A renewed login that could not be written: the stored login is out of date.
 #[derive(Clone)]
 struct UnwrittenLogin {
     login: StoredLogin,
-    /// The access token of the stored login that it was renewed from.
+    /// The access token of the stored login before the renewal.
     replaces: String,
 }
 
 impl UnwrittenLogin {
-    /// Whether it is still the successor of the stored login: there was no other sign-in since, and
-    /// no other process has renewed it.
+    /// Whether this login still succeeds the stored login: no other sign-in and no renewal by
+    /// another process has replaced the stored login.
     fn replaces(&self, stored: &StoredLogin) -> bool {
         stored.id == self.login.id && stored.access_token == self.replaces
     }
@@ -73,8 +73,8 @@ impl UnwrittenLogin {
 /// A stored access token that expires sooner is renewed at once.
 const LEAST_LIFETIME: Duration = Duration::from_secs(1);
 
-/// The last part of its lifetime, within which a token is renewed: the token source asks not before
-/// 70 % of it.
+/// The last part of a token's lifetime, in which the token is renewed. The token source requests a
+/// token no earlier than at 70 % of the lifetime.
 const RENEWED_WITHIN: f64 = 0.3;
 
 impl OperatorLogin {
@@ -133,7 +133,7 @@ impl OperatorLogin {
         token
     }
 
-    /// Returns the access token of a login, which is renewed if it must be.
+    /// Returns the access token of a login, after a renewal if needed.
     async fn token_of(
         &self,
         Stored { mut login, replaces }: Stored,
@@ -172,7 +172,7 @@ impl OperatorLogin {
         token
     }
 
-    /// Returns the locked login. One that could not be written counts, and is written now.
+    /// Returns the locked login. An unwritten login takes precedence, and is written now.
     async fn stored(&self, store: &LoginStore, lock: &LoginLock<'_>) -> Result<Stored, Refusal> {
         let stored = store.read(&self.upstream).await.map_err(refused)?;
         let stored = stored.ok_or_else(|| self.no_login("there is no sign-in"))?;
@@ -186,8 +186,8 @@ impl OperatorLogin {
         Ok(Stored { login, replaces })
     }
 
-    /// Notes which login is used. Returns whether the upstream has refused its access token, and no
-    /// other process has replaced it.
+    /// Notes the used login. Returns whether the upstream has refused its access token, and no
+    /// other process has replaced the token.
     fn note(&self, login: &StoredLogin) -> bool {
         let mut state = self.lock();
         state.used = Some(login.id.clone());
@@ -212,8 +212,8 @@ impl OperatorLogin {
         }
     }
 
-    /// Writes a renewed login; keeps it in memory until it can be written. Returns whether it is
-    /// written.
+    /// Writes a renewed login; keeps the login in memory until it can be written. Returns whether
+    /// the login was written.
     async fn keep(&self, lock: &LoginLock<'_>, renewed: UnwrittenLogin) -> bool {
         let written = lock.write(&renewed.login).await;
         if let Err(error) = &written {
@@ -228,8 +228,7 @@ impl OperatorLogin {
         written.is_ok()
     }
 
-    /// Writes the renewed login that could not be written. What fails is tried again with the next
-    /// token.
+    /// Writes the unwritten login. A failed write is retried with the next token.
     async fn write_unwritten(&self) {
         let Some(store) = &self.store else { return };
         if let Ok(lock) = store.lock(&self.upstream).await {
@@ -238,13 +237,13 @@ impl OperatorLogin {
         }
     }
 
-    /// The upstream has refused the access token: the next one must be another.
+    /// Notes that the upstream has refused the access token: the next token must differ.
     pub(super) fn give_up_token(&self) {
         let mut state = self.lock();
         state.refused = Some(state.token.clone());
     }
 
-    /// The upstream needs a scope that the operator has not granted.
+    /// Returns the refusal for a scope that the operator has not granted.
     pub(super) fn lacks(&self, scope: &str) -> Refusal {
         let all = excerpt(&scope::union(&self.lock().scope, scope));
         let (upstream, scope) = (&self.upstream, excerpt(scope));
@@ -260,11 +259,11 @@ impl OperatorLogin {
         *self.lock() = LoginTokens::default();
     }
 
-    /// Whether another login is stored than the one of the last token.
+    /// Whether the stored login differs from the login of the last token.
     pub(super) async fn is_another(self: &Arc<Self>) -> bool {
         let has_unwritten = self.lock().unwritten.is_some();
         if has_unwritten {
-            // The store of the cluster may be back.
+            // The cluster's store may be reachable again.
             let own = self.clone();
             let _ = self.tasks.spawn(async move { own.write_unwritten().await }).await;
         }
@@ -277,7 +276,7 @@ impl OperatorLogin {
         self.ended(TokenFault::NoLogin, why)
     }
 
-    /// A fault that a person repairs.
+    /// A fault that needs a person to repair it.
     fn ended(&self, fault: TokenFault, why: &str) -> Refusal {
         Refusal::new(fault, format!("{why}; run `promptgate login {}`", self.upstream))
     }
@@ -294,9 +293,9 @@ fn refused(error: StoreError) -> Refusal {
     Refusal::new(fault, error.to_string())
 }
 
-/// Whether the stored access token, with so much time left, is renewed: it expires soon, or is the
-/// one that the token source wants to be renewed after most of its lifetime. Without a known end it
-/// is used until it is refused.
+/// Whether the stored access token, which is valid for `left`, must be renewed: it expires soon, or
+/// the token source requests a renewal late in its lifetime. A token without a known expiry is used
+/// until it is refused.
 fn needs_renewal(login: &StoredLogin, left: Option<Duration>) -> bool {
     let (Some(left), Some(expires)) = (left, login.expires_at) else { return false };
     let whole = UnixSeconds(expires).saturating_since(UnixSeconds(login.renewed_at));

@@ -1,4 +1,4 @@
-//! Access tokens for upstreams: where they come from, and caches with one request at a time.
+//! Access tokens for upstreams: their sources, and caches with one request at a time.
 
 pub mod authorization;
 pub(crate) mod caller_tokens;

@@ -13,12 +13,12 @@ use oauth::client::{Refusal, sensitive};
 pub(super) struct AccessToken {
     /// Value of `Authorization`.
     pub header: HeaderValue,
-    /// From this time on a call requests another token, while the others still use this one.
+    /// From this time on, a call requests another token, while other calls still use this token.
     pub renew_at: Instant,
     pub expires_at: Instant,
 }
 
-/// The token in use, and the one before it: answers to requests with that one may be under way.
+/// The current and the previous token: requests with the previous token may be pending.
 #[derive(Default)]
 pub(super) struct LastTokens {
     now: ArcSwapOption<AccessToken>,
@@ -42,7 +42,7 @@ impl LastTokens {
         self.now.load_full()
     }
 
-    /// Uses another token, or none, from now on.
+    /// Replaces the current token; `None` removes it.
     pub(super) fn replace(&self, token: Option<Arc<AccessToken>>) {
         if let Some(before) = self.now.load_full() {
             self.before.store(Some(before));
@@ -50,7 +50,7 @@ impl LastTokens {
         self.now.store(token);
     }
 
-    /// Returns the values of `Authorization` with both tokens, as far as there are any.
+    /// Returns the values of `Authorization` with both tokens, if present.
     pub(super) fn headers(&self) -> [Option<HeaderValue>; 2] {
         [&self.now, &self.before]
             .map(|token| token.load().as_ref().map(|token| token.header.clone()))

@@ -51,8 +51,8 @@ struct TokenRequestState {
 }
 
 impl TokenSource {
-    /// Tokens for the upstream at this URL; `None` if it is not called with tokens. Renewals of a
-    /// sign-in run among `tasks`; `shared` holds it, if there is a cluster.
+    /// Tokens for the upstream at this URL; `None` if it is called without tokens. Renewals of a
+    /// sign-in run among `tasks`; `shared` holds the sign-in in a cluster.
     ///
     /// # Errors
     /// When a configured certificate cannot be used.
@@ -78,8 +78,8 @@ impl TokenSource {
         Ok(Some(Self { credential, tokens, requests }))
     }
 
-    /// Returns the values of `Authorization` of the last requests, with the token and the one
-    /// before, as far as there are any.
+    /// Returns the values of `Authorization` of the last requests, with the current and the
+    /// previous token, if present.
     pub(crate) fn last_headers(&self) -> [Option<HeaderValue>; 2] {
         self.tokens.headers()
     }
@@ -94,7 +94,7 @@ impl TokenSource {
         let now = Instant::now();
         let token = self.tokens.get().filter(|token| now < token.expires_at);
         if let Some(token) = &token {
-            // One call renews the token before it expires; all others use the current one
+            // One call renews the token before its expiry; other calls use the current token
             // meanwhile.
             let state = if now < token.renew_at { None } else { self.requests.try_lock().ok() };
             let header = match state {
@@ -143,9 +143,8 @@ impl TokenSource {
         header.ok_or_else(|| no_token("no authorization server is known"))
     }
 
-    /// Returns a token of a wider scope after the upstream has refused the one in `sent` with 403,
-    /// if `response` says that its scope does not suffice (RFC 6750, section 3.1). `None`: it says
-    /// something else.
+    /// Returns a token with a wider scope after the upstream has refused the token in `sent` with
+    /// 403. `None` if `response` does not report an insufficient scope (RFC 6750, section 3.1).
     pub(crate) async fn insufficient(
         &self,
         sent: Option<&HeaderValue>,
@@ -164,8 +163,8 @@ impl TokenSource {
         {
             check_pause(Some(failed))?;
         }
-        // Until the wider token is there, and if it is refused, other calls go on with the one that
-        // they have.
+        // Other calls keep using the current token until the wider token arrives, or if it is
+        // refused.
         let wider = self.credential.wider(&scope).and_then(|wider| {
             state.wider_requests.admit(Instant::now())?;
             Ok(wider)
@@ -191,8 +190,8 @@ impl TokenSource {
         }
     }
 
-    /// Forgets the token, which is still removed from errors, and the last failure, for a sign-in
-    /// that is new or has ended.
+    /// Forgets the token and the last failure after a new or ended sign-in. Errors are still
+    /// searched for the forgotten token.
     pub async fn forget(&self) {
         let mut state = self.requests.lock().await;
         *state = TokenRequestState::default();
@@ -202,7 +201,7 @@ impl TokenSource {
         }
     }
 
-    /// Whether another sign-in is stored than the one that is used.
+    /// Whether the stored sign-in differs from the used sign-in.
     pub(crate) async fn has_other_login(&self) -> bool {
         match &self.credential {
             Credential::Login(login) => login.is_another().await,
@@ -210,7 +209,7 @@ impl TokenSource {
         }
     }
 
-    /// Requests a token, unless another call has stored one that is newer than `old` meanwhile.
+    /// Requests a token, unless another call has stored a token newer than `old` meanwhile.
     async fn renew(
         &self,
         mut state: MutexGuard<'_, TokenRequestState>,
@@ -245,8 +244,7 @@ impl TokenSource {
 }
 
 impl Credential {
-    /// Requests a token, of another scope than before if one is given; `None` if no endpoint is
-    /// known.
+    /// Requests a token, with another scope if `scope` is given; `None` if no endpoint is known.
     async fn request(&self, scope: Option<&str>) -> Option<Result<AccessToken, Refusal>> {
         match self {
             Self::ClientCredentials(client) => client.request(scope).await.transpose(),
@@ -255,7 +253,7 @@ impl Credential {
         }
     }
 
-    /// Returns the requested scopes with those that are needed; `None` if no endpoint is known.
+    /// Returns the requested scopes with the needed scopes; `None` if no endpoint is known.
     fn wider(&self, needed: &str) -> Result<Option<String>, Refusal> {
         match self {
             Self::ClientCredentials(client) => client.wider(needed).transpose(),
@@ -264,7 +262,7 @@ impl Credential {
         }
     }
 
-    /// Requests these scopes from now on; those of the configuration if none are given.
+    /// Sets the scopes of further requests; `None` for the configured scopes.
     fn keep_scope(&self, scope: Option<String>) {
         match self {
             Self::ClientCredentials(client) => client.keep_scope(scope),

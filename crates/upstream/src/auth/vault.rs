@@ -37,7 +37,7 @@ impl VaultClient {
         Ok(Self { config: config.clone(), headers, egress })
     }
 
-    /// Looks up the secret of the caller with this id. It is used as long as its lease lasts.
+    /// Looks up the secret of the caller with this id. The secret is used until its lease ends.
     pub(super) async fn request(&self, caller: &str) -> Result<AccessToken, Refusal> {
         let mut request = Request::new(Full::<Bytes>::default());
         *request.uri_mut() = url(&self.config.url, caller)?;
@@ -48,7 +48,7 @@ impl VaultClient {
             let field = &self.config.field;
             Refusal::new(TokenFault::NoSecret, format!("the answer of the vault has no {field:?}"))
         })?;
-        // A lease of 0 is none: the secret is static.
+        // A lease of 0 means a static secret without a lease.
         let lease = answer.get("lease_duration").and_then(seconds).filter(|lease| !lease.is_zero());
         AccessToken::new(secret, lease, sent_at, fastrand::f64())
     }

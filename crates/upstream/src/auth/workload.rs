@@ -21,7 +21,7 @@ pub(super) struct WorkloadIdentity {
     config: config::Workload,
     resource: String,
     egress: Egress,
-    /// Scopes that the upstream needs beside the configured ones.
+    /// Scopes that the upstream needs in addition to the configured scopes.
     wider: Mutex<Option<String>>,
 }
 
@@ -68,12 +68,12 @@ impl WorkloadIdentity {
         AccessToken::new(issued.access_token.expose(), issued.lifetime, sent_at, fastrand::f64())
     }
 
-    /// Returns the requested scopes with those that are needed.
+    /// Returns the requested scopes with the needed scopes.
     pub(super) fn wider(&self, needed: &str) -> Result<String, Refusal> {
         scope::wider(self.scope().as_deref(), needed)
     }
 
-    /// Requests these scopes from now on; those of the configuration if none are given.
+    /// Sets the scopes of further requests; `None` for the configured scopes.
     pub(super) fn keep_scope(&self, scope: Option<String>) {
         *self.lock() = scope;
     }
@@ -87,7 +87,7 @@ impl WorkloadIdentity {
     }
 }
 
-/// Reads a token that others write, without white space around it.
+/// Reads a token that another process writes, without surrounding white space.
 pub(super) async fn read_token(file: &Path) -> Result<Secret, Refusal> {
     let refusal =
         |why: &str| Refusal::new(TokenFault::Failed, format!("{}: {why}", file.display()));

@@ -1,4 +1,4 @@
-//! Secrets in the messages of one call: the upstream may repeat what it was called with.
+//! Removes secrets from the messages of one call, because the upstream may repeat them.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -11,13 +11,13 @@ use domain::json::Json;
 use domain::method::Method;
 use domain::redaction::Secrets;
 
-/// A source of the secrets of an upstream, as they are at the time.
+/// A source of the current secrets of an upstream.
 pub trait SecretSource: Send + Sync {
     fn secrets(&self) -> Cow<'_, Secrets>;
 }
 
-/// The secrets that may be in the messages of one call: those of its upstream, and those that
-/// overlays preset.
+/// The secrets that the messages of one call may contain: the secrets of the upstream, and the
+/// presets of overlays.
 #[derive(Clone)]
 pub struct CallSecrets {
     pub held: Arc<dyn SecretSource>,
@@ -46,7 +46,7 @@ impl CallSecrets {
         }
     }
 
-    /// Removes the secrets from a message before the response; `None` if nothing can be left of it.
+    /// Removes the secrets from an interim message; `None` if the message must be dropped.
     pub(super) fn remove_from_interim(&self, message: InterimMessage) -> Option<InterimMessage> {
         Some(match message {
             InterimMessage::Progress(params) => InterimMessage::Progress(self.remove(params)?),
@@ -65,9 +65,9 @@ impl CallSecrets {
         })
     }
 
-    /// Removes the secrets from a response. The messages of a prompt, the resources that it links
-    /// to and the results of `[passthrough]` are not searched: they may be large, and each is the
-    /// upstream's own.
+    /// Removes the secrets from a response. Prompt messages, linked resources and results of
+    /// `[passthrough]` are not searched: they may be large, and their content comes from the
+    /// upstream.
     pub(super) fn remove_from_response(&self, response: Document) -> Result<Document, Kind> {
         if self.searched_response(&response) == 0 {
             return Ok(response);

@@ -38,7 +38,7 @@ pub enum InterimMessage {
     /// A server request: elicitation, sampling or roots.
     ServerRequest {
         server_request: ServerRequest,
-        /// Carries the client's answer. When it is dropped without one, the upstream gets an error.
+        /// Carries the client's answer. If it is dropped unanswered, the upstream gets an error.
         answer: oneshot::Sender<Answer>,
     },
 }
@@ -68,11 +68,11 @@ type Queued = (InterimMessage, OwnedSemaphorePermit);
 /// requests are refused: the receiver reads messages at once, unless it waits for a user's answer.
 const MAX_QUEUED: usize = 16;
 
-/// Size of the messages in the queue of one call, in KiB. A single one may be larger.
+/// Size of the messages in the queue of one call, in KiB. A single message may be larger.
 const MAX_QUEUED_KIB: u32 = 1024;
 
-/// Bytes of the parameters of a notification. Larger ones are dropped: they have a number and a
-/// sentence.
+/// Largest parameters of a notification, in bytes. A larger notification is dropped: typical
+/// notifications have a number and a sentence.
 const MAX_NOTIFICATION: usize = 64 << 10;
 
 /// Receivers of the messages of an upstream that belong to no call in flight.
@@ -80,8 +80,7 @@ const MAX_NOTIFICATION: usize = 64 << 10;
 pub struct NotificationSinks {
     /// Id of the upstream.
     pub upstream: Arc<str>,
-    /// Notified of `list_changed`; `None` where the notification only repeats the one of another
-    /// connection.
+    /// Notified of `list_changed`; `None` if another connection already reports the changes.
     pub list_changed: Option<Arc<Notify>>,
     /// Notified of changes of tools and resources, where `[passthrough]` names the upstream.
     pub passthrough: Option<Arc<PassthroughSignals>>,
@@ -91,7 +90,7 @@ pub struct NotificationSinks {
     pub telemetry: Telemetry,
     /// The last lines of a child process on standard error.
     pub stderr_tail: Arc<StderrTail>,
-    /// The counters of the repairs to its messages.
+    /// The counters of the repairs to the upstream's messages.
     pub repairs: Arc<Repairs>,
 }
 
@@ -105,8 +104,8 @@ pub struct UrlElicitationComplete {
     pub id: String,
 }
 
-/// Most completed URL elicitations in the queue of a slow receiver. They are few, and a lost one
-/// does little harm: its user has seen on the page that it is complete.
+/// Most completed URL elicitations in the queue of a slow receiver. A lost notification does little
+/// harm: its user has seen the completion on the page.
 const MAX_COMPLETIONS: usize = 64;
 
 impl NotificationSinks {
@@ -132,8 +131,7 @@ impl NotificationSinks {
         broadcast::channel(MAX_COMPLETIONS).0
     }
 
-    /// Returns the sinks of a connection whose `list_changed` only repeats the one of another
-    /// connection.
+    /// Returns the sinks of a connection whose `list_changed` another connection already reports.
     pub fn without_list_changed(&self) -> Self {
         Self { list_changed: None, passthrough: None, ..self.clone() }
     }
@@ -292,7 +290,7 @@ impl Correlator {
         self.accepts_requests.load(Ordering::Relaxed)
     }
 
-    /// Notes that the upstream has lost the session, and has said so otherwise than by a 404.
+    /// Notes that the upstream has reported a lost session by other means than a 404.
     pub(crate) fn note_lost_session(&self) {
         if self.session.lose() {
             self.repairs().note(RepairKind::SessionRenewed, "it has lost the session");
@@ -337,8 +335,7 @@ impl Correlator {
         response
     }
 
-    /// Notes a request whose notifications come on the shared stream, and forgets those that have
-    /// ended.
+    /// Notes a request whose notifications come on the shared stream, and forgets ended requests.
     pub fn add_subscription(&self, id: &Id) {
         let mut subscriptions = self.subscriptions();
         subscriptions.retain(|open| self.responses.contains_key(open));
@@ -357,8 +354,8 @@ impl Correlator {
         self.responses.clear();
     }
 
-    /// Whether requests were outstanding when the connection was closed: one of them may have ended
-    /// the upstream.
+    /// Whether requests were outstanding when the connection closed: one of these requests may have
+    /// ended the upstream.
     pub fn was_in_use(&self) -> bool {
         self.was_in_use.load(Ordering::Relaxed)
     }
@@ -398,8 +395,8 @@ impl Correlator {
         requests.next().filter(|_| requests.next().is_none())
     }
 
-    /// Processes a request or notification of the upstream. `call` is the id of the request on
-    /// whose own stream the message came; `None` for the shared stream.
+    /// Processes a request or notification of the upstream. `call` is the id of the request whose
+    /// response stream carried the message; `None` for the shared stream.
     pub fn dispatch(&self, frame: Frame<'_>, call: Option<&Id>) -> Followup {
         match frame {
             Frame::Request { id, method, params } => self.request(id, &method, params, call),
@@ -466,13 +463,12 @@ impl Correlator {
             (ELICITATION_COMPLETE, Some(params)) => {
                 match call.and_then(|id| self.interim.get(id)) {
                     Some(interim) => interim.url_elicitation_complete(params),
-                    // Outside of the stream of a call, the elicitation may be of a call that has
-                    // ended.
+                    // On the shared stream, the elicitation may belong to a call that has ended.
                     None => self.announce_completion(params),
                 }
             }
             (MESSAGE, Some(params)) => {
-                // Outside of the stream of a call it may be about the call of another client.
+                // On the shared stream, a log message may belong to the call of another client.
                 if let Some(interim) = call.and_then(|id| self.interim.get(id)) {
                     interim.log(params);
                 }
@@ -482,8 +478,8 @@ impl Correlator {
         }
     }
 
-    /// Notes a change of tools or resources: where `[passthrough]` names the upstream, and where
-    /// files of skills are among the resources.
+    /// Notes a change of tools or resources, if `[passthrough]` names the upstream or if its
+    /// resources include files of skills.
     pub(crate) fn note_rest(&self, method: &str) {
         let has_other_tools =
             self.sinks.passthrough.as_ref().is_some_and(|passthrough| passthrough.note(method));
@@ -492,7 +488,7 @@ impl Correlator {
         if (has_other_tools || may_have_other_skills)
             && let Some(list_changed) = &self.sinks.list_changed
         {
-            // The driver lists the skills, and the names of the tools, again.
+            // The driver fetches the skills and the names of the tools again.
             list_changed.notify_one();
         }
     }
@@ -502,12 +498,12 @@ impl Correlator {
         self.resources_are_skills.store(true, Ordering::Relaxed);
     }
 
-    /// Whether changes of tools and resources are wanted.
+    /// Whether the gateway needs notifications about tools and resources.
     pub(crate) fn wants_passthrough(&self) -> bool {
         self.sinks.passthrough.is_some()
     }
 
-    /// Ends a subscription, if that is what the upstream cancels: it may cancel nothing else (MCP
+    /// Ends the subscription that the upstream cancels; other cancellations are not allowed (MCP
     /// 2026-07-28, schema, `CancelledNotification`).
     fn end_subscription(&self, params: Json<'_>) {
         let Some(id) = params.get("requestId").and_then(Id::read) else { return };
@@ -526,7 +522,7 @@ impl Correlator {
         if let Some(id) = params.get("elicitationId").and_then(Json::as_str) {
             let upstream = self.sinks.upstream.clone();
             let completion = UrlElicitationComplete { upstream, id: id.into_owned() };
-            // There may be no receiver.
+            // Sending fails without a receiver.
             let _ = self.sinks.url_completions.send(completion);
         }
     }
@@ -545,7 +541,7 @@ impl Correlator {
     }
 }
 
-/// How far the session of a connection has come.
+/// The progress of the session of a connection.
 #[derive(Debug, Default)]
 pub struct SessionUse {
     /// A request with the session id has succeeded.
@@ -568,12 +564,12 @@ impl SessionUse {
         self.has_worked.load(Ordering::Relaxed)
     }
 
-    /// Notes that the upstream has lost the session. Returns whether that is new.
+    /// Notes that the upstream has lost the session. Returns whether the loss is new.
     fn lose(&self) -> bool {
         !self.is_lost.swap(true, Ordering::Relaxed)
     }
 
-    /// Returns where the notification stream is to be resumed.
+    /// Returns the event id from which to resume the notification stream.
     pub(crate) fn last_event_id(&self) -> Option<HeaderValue> {
         self.last_event_id.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

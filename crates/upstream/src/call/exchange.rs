@@ -29,7 +29,7 @@ pub struct CallExchange {
     /// Id of the upstream.
     upstream: String,
     call: Call,
-    /// `None` where the client accepts no message before the response.
+    /// `None` if the client accepts no message before the response.
     interim: Option<InterimReceiver>,
     /// The response, while interim messages that came before it are still queued.
     response: Option<Result<Document, Kind>>,
@@ -37,24 +37,24 @@ pub struct CallExchange {
     /// `None` after the outcome was reported, and for a call that the open circuit breaker refused.
     breaker: Option<BreakerPermit>,
     deadline: Instant,
-    /// `None` where the call is not measured, and after its end.
+    /// `None` for a call without telemetry, and after the end of the call.
     operation: Option<ClientOperation>,
-    /// Where the call is counted at its end; `None` if it is not sent.
+    /// The counter for the end of the call; `None` if the call is not sent.
     recent: Option<RecentCall>,
-    /// Removed from all but the results of gets.
+    /// Secrets to remove from all messages except the results of gets.
     secrets: Option<CallSecrets>,
     cleaning: Option<Cleaning>,
 }
 
-/// A call that the numbers of the last hour take in.
+/// A call that is counted in the numbers of the last hour.
 pub struct RecentCall {
     pub calls: Arc<RecentCalls>,
     pub began: Instant,
     pub(crate) speaks_http: bool,
 }
 
-/// The permit of one call under its upstream's concurrency limit. It is acquired when there is a
-/// connection, and released while the client answers a server request.
+/// The permit of one call under its upstream's concurrency limit. The permit is acquired once a
+/// connection is open, and released while the client answers a server request.
 pub struct ConcurrencyPermit {
     limit: Arc<ConcurrencyLimit>,
     holder: Holder,
@@ -78,7 +78,7 @@ pub enum ExchangeEvent {
 }
 
 impl ExchangeEvent {
-    /// Bytes in which secrets are looked for.
+    /// Bytes to search for secrets.
     fn searched(&self, secrets: &CallSecrets) -> usize {
         match self {
             Self::Interim(message) => CallSecrets::searched_interim(message),
@@ -86,7 +86,7 @@ impl ExchangeEvent {
         }
     }
 
-    /// Removes the secrets; `None` if nothing can be left of a message before the response.
+    /// Removes the secrets; `None` if an interim message must be dropped.
     fn without(self, secrets: &CallSecrets) -> Result<Option<Self>, Kind> {
         Ok(match self {
             Self::Interim(message) => secrets.remove_from_interim(message).map(Self::Interim),
@@ -125,7 +125,7 @@ impl ConcurrencyPermit {
     /// Releases the permit until the call continues.
     pub(crate) fn release(&self) {
         let permit = self.state().permit.take();
-        // Without the lock: the permit goes to the next call.
+        // The lock is released first: the permit goes to the next call.
         drop(permit);
     }
 
@@ -167,7 +167,7 @@ impl CallExchange {
         self
     }
 
-    /// Returns the exchange with what measures it: its span and metrics, and the last hour.
+    /// Returns the exchange with its measurements: span, metrics and the numbers of the last hour.
     pub fn measured(
         mut self,
         operation: Option<ClientOperation>,
@@ -203,8 +203,8 @@ impl CallExchange {
         })
     }
 
-    /// The next event, without secrets. A large event is searched beside the calls, and kept until
-    /// then.
+    /// The next event, without secrets. A large event is searched outside the threads of calls, and
+    /// kept until the search ends.
     async fn clean_step(&mut self) -> Result<ExchangeEvent, Kind> {
         let Self { call, interim, response, concurrency, secrets, cleaning, .. } = self;
         loop {
@@ -231,7 +231,7 @@ impl CallExchange {
                     event.without(secrets)
                 }
             };
-            // A message before the response of which nothing can be left is dropped.
+            // An interim message from which the secrets cannot be removed is dropped.
             if let Some(event) = cleaned? {
                 return Ok(event);
             }

@@ -21,20 +21,20 @@ const DEPTH: usize = 64;
 /// its shortest text.
 const BATCH_ITEMS: usize = 1_000;
 
-/// A message of an upstream that cannot be read, or a text that is none.
+/// An unreadable message of an upstream, or a text that is not a message.
 #[derive(Debug)]
 pub struct Unreadable {
-    /// The id of the request that it responds to, as far as it can be found.
+    /// The id of the answered request, if it can be found.
     pub id: Option<Id>,
-    /// Whether it may be a response whose id cannot be found.
+    /// Whether the text may be a response whose id cannot be found.
     pub may_be_response: bool,
-    /// Why it cannot be read.
+    /// Why the message cannot be read.
     pub why: Cow<'static, str>,
-    /// The beginning of a text that is no message, for operators.
+    /// The beginning of a text that is not a message, for operators.
     noise: Option<String>,
 }
 
-/// Why a text is no message.
+/// Why a text is not a message.
 const NO_MESSAGE: &str = "a text that is no message";
 
 impl Unreadable {
@@ -52,7 +52,7 @@ impl Unreadable {
         Self { id, may_be_response: is_message && !has_method, why, noise }
     }
 
-    /// Whether it is the response to `id`, as far as that can be known on the request's own stream.
+    /// Whether this may be the response to `id`, for a text on the request's own response stream.
     pub(crate) fn is_response_to(&self, id: &Id) -> bool {
         self.id.as_ref().map_or(self.may_be_response, |found| found == id)
     }

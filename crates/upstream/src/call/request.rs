@@ -17,7 +17,7 @@ pub struct UpstreamRequest {
     pub params: RequestParams,
     /// Members of `_meta` that the upstream gets.
     pub forwarded: ForwardedMeta,
-    /// The overlays of the prompt, whose secrets callers must not see.
+    /// The overlays of the prompt; callers must not see their secrets.
     pub overlay: Option<Arc<CallOverlay>>,
     /// Which server requests the upstream may send before its response.
     pub capabilities: ClientCapabilities,
@@ -28,7 +28,7 @@ pub struct UpstreamRequest {
 }
 
 impl UpstreamRequest {
-    /// A request for a call of a client, before whose response only progress may come.
+    /// A request for a call of a client; only progress may precede its response.
     pub fn of_call(call: &Call, params: RequestParams, overlay: Option<Arc<CallOverlay>>) -> Self {
         Self {
             params,
@@ -63,16 +63,16 @@ pub enum RequestParams {
     ReadFile {
         /// The path of the skill that the file belongs to.
         skill: Arc<str>,
-        /// The URI of the file, as the upstream has it.
+        /// The upstream's URI of the file.
         uri: Arc<str>,
     },
     ReadLink {
         /// The raw name of the prompt that links to the resource.
         prompt: Arc<str>,
-        /// The URI of the resource, as the upstream has it.
+        /// The upstream's URI of the resource.
         uri: Arc<str>,
     },
-    /// A request for the upstream of `[passthrough]`, with its own cursor.
+    /// A request for the upstream of `[passthrough]`, with the upstream's cursor.
     Passthrough { request: PassthroughRequest, answers: Option<InputResponses> },
 }
 
@@ -96,7 +96,7 @@ impl RequestParams {
         }
     }
 
-    /// Returns the method as metrics are labelled.
+    /// Returns the metric label of the method.
     pub fn method_label(&self) -> &'static str {
         match self {
             Self::Passthrough { request, .. } => request.label(),
@@ -149,8 +149,8 @@ impl RequestParams {
         }
     }
 
-    /// Returns the raw name of the prompt, the path of the skill, or the name of what a request for
-    /// the upstream of `[passthrough]` is for.
+    /// Returns the raw name of the prompt, the path of the skill, or the target's name of a request
+    /// for the upstream of `[passthrough]`.
     pub fn prompt(&self) -> &str {
         match self {
             Self::Get { name, .. } => name,

@@ -1,18 +1,18 @@
-//! The memory of the result of a call: it counts for the caller from its first bytes on, until the
-//! client has taken them.
+//! The memory of the result of a call: counts for the caller from the first bytes of the result
+//! until the client has received it.
 
 use std::cell::Cell;
 use std::sync::Arc;
 
 use domain::fault::UpstreamFaultKind as Kind;
 
-/// The memory that is reserved for a message and for the results of its calls, until it is dropped.
+/// The memory of a message and of the results of its calls; released on drop.
 pub trait MessageMemory: Send + Sync {
-    /// Reserves as many bytes more. Returns whether there is room.
+    /// Reserves additional bytes. Returns whether memory is available.
     fn grow(&self, bytes: usize) -> bool;
 }
 
-/// Memory of a message whose results are bounded otherwise.
+/// Memory of a message whose results have another bound.
 pub struct Unbounded;
 
 impl MessageMemory for Unbounded {
@@ -21,7 +21,7 @@ impl MessageMemory for Unbounded {
     }
 }
 
-/// The memory of the result of one call, part of that of its message.
+/// The memory of the result of one call, part of the memory of its message.
 struct ResultMemory {
     message: Arc<dyn MessageMemory>,
     /// Bytes that are reserved.
@@ -29,8 +29,8 @@ struct ResultMemory {
     is_refused: Cell<bool>,
 }
 
-// A call is polled by one task at a time, and what reads its result is polled with it, in whichever
-// request that is: a resumed call counts for the request that resumed it.
+// One task at a time polls a call together with the code that reads its result, even after another
+// request has resumed the call: the result counts for the request that polls.
 tokio::task_local! {
     static RESULT: ResultMemory;
 }
@@ -61,8 +61,8 @@ pub fn counting<F: Future>(
     RESULT.scope(ResultMemory { message, reserved, is_refused }, call)
 }
 
-/// Reserves the memory of a result of `bytes`, of which some may be reserved already. Outside of
-/// a call, as for a list, nothing is counted.
+/// Reserves the memory of a result of `bytes` in total. Outside a call, as for a list, no memory is
+/// counted.
 ///
 /// # Errors
 /// [`Kind::Busy`] when the caller has no room; see [`is_refused`].
@@ -71,7 +71,7 @@ pub fn grow_to(bytes: usize) -> Result<(), Kind> {
     if has_room { Ok(()) } else { Err(Kind::Busy) }
 }
 
-/// Whether the running call has failed because its result had no room.
+/// Whether the running call has failed for lack of memory for its result.
 pub fn is_refused() -> bool {
     RESULT.try_with(|result| result.is_refused.get()).unwrap_or(false)
 }

@@ -41,7 +41,7 @@ pub(crate) struct DriverSignals {
     pub session_lost: Arc<Notify>,
     /// The stored sign-in may have changed.
     pub logins_changed: Arc<Notify>,
-    /// Its announcements beside prompts, where `[passthrough]` names it.
+    /// The announcements about tools and resources, if `[passthrough]` names the upstream.
     pub passthrough: Arc<PassthroughSignals>,
 }
 
@@ -52,17 +52,17 @@ pub struct Connector {
     tasks: TaskTracker,
     start_permits: Arc<Semaphore>,
     target: ConnectTarget,
-    /// Of a library: a label that cannot be followed stays where it was.
+    /// The labels of a library: a label that cannot be followed keeps its version.
     labels: Arc<LibraryLabels>,
 }
 
-/// The target of a connector: the configuration of the transport, with the state that one
-/// connection hands on to the next.
+/// The target of a connector: the configuration of the transport, with the state that is passed
+/// from one connection to the next.
 enum ConnectTarget {
     /// Streamable HTTP, or else HTTP+SSE (2025-11-25, transports, backwards compatibility).
     Http {
         endpoint: Arc<HttpEndpoint>,
-        /// The configured revision; absent where the handshake finds it.
+        /// The configured revision; `None` if the handshake detects it.
         revision: Option<Revision>,
     },
     /// HTTP+SSE (2024-11-05) only.
@@ -70,7 +70,7 @@ enum ConnectTarget {
     Stdio(Stdio),
     Library {
         folder: PathBuf,
-        /// Absent where the system cannot watch the folder.
+        /// `None` if the system cannot watch the folder.
         _watch: Option<Watch>,
     },
     Git {
@@ -147,10 +147,10 @@ impl Connector {
         Ok(Self { upstream, sinks, tasks, start_permits, target, labels })
     }
 
-    /// Returns the connector of one caller to the same upstream: with the `tokens` of the caller
-    /// over HTTP, with a child process in whose environment the caller is named otherwise.
-    /// `list_changed` is notified of changes of the caller's own list; without one, changes are
-    /// found by the gateway's own walk.
+    /// Returns the connector of one caller to the same upstream. Over HTTP the connector uses the
+    /// `tokens` of the caller; otherwise, the environment of a child process names the caller.
+    /// `list_changed` is notified of changes of the caller's list; if it is `None`, the gateway's
+    /// walk finds changes.
     ///
     /// # Errors
     /// As [`Connector::new`].
@@ -192,13 +192,13 @@ impl Connector {
         &self.upstream
     }
 
-    /// Returns the value of `Authorization` that has an access token, of the last requests.
+    /// Returns the values of `Authorization` of the last requests that carry an access token.
     pub(crate) fn last_tokens(&self) -> [Option<HeaderValue>; 2] {
         self.authorization().map(Authorization::last_headers).unwrap_or_default()
     }
 
-    /// Returns the source of the access tokens that all callers share, where the upstream is called
-    /// with some.
+    /// Returns the source of the access tokens that all callers share, if the upstream is called
+    /// with such tokens.
     pub fn tokens(&self) -> Option<&TokenSource> {
         self.authorization()?.service()
     }
@@ -219,7 +219,7 @@ impl Connector {
     /// a child process.
     ///
     /// # Errors
-    /// When the upstream cannot be reached, refuses the handshake, or takes longer.
+    /// The upstream cannot be reached, refuses the handshake, or exceeds the time limit.
     pub async fn connect(&self) -> Result<Connection, Kind> {
         // The wait for a permit does not count against the timeout.
         let _permit = match &self.target {
@@ -244,9 +244,9 @@ impl Connector {
         self.within_limit(connecting).await
     }
 
-    /// Opens another connection with the transport and revision of `like`, within the time of
-    /// [`Connector::connect`], on which `capabilities` are declared. For a library that is its
-    /// snapshot, which declares nothing.
+    /// Opens another connection that declares `capabilities`, with the transport and revision of
+    /// `like`, within the time limit of [`Connector::connect`]. A library returns its snapshot,
+    /// which declares no capabilities.
     ///
     /// # Errors
     /// See [`Connector::connect`].
@@ -282,7 +282,7 @@ impl Connector {
         self.within_limit(connecting).await
     }
 
-    /// Bounds the opening of a connection. The start of a child process has a limit of its own.
+    /// Limits the time to open a connection. The start of a child process has a separate limit.
     async fn within_limit(
         &self,
         connecting: impl Future<Output = Result<Connection, Kind>> + Unpin,
@@ -294,8 +294,8 @@ impl Connector {
         timeout(limit, connecting).await.unwrap_or(Err(Kind::Timeout))
     }
 
-    /// Finds out which transport an endpoint speaks. One that refuses `initialize`, by a status or
-    /// by a JSON-RPC error in the body of one, may be the event stream of HTTP+SSE (2025-11-25,
+    /// Detects the transport of an endpoint. An endpoint that refuses `initialize`, by a status or
+    /// by a JSON-RPC error in its body, may be the event stream of HTTP+SSE (2025-11-25,
     /// transports, backwards compatibility).
     async fn connect_http(
         &self,
@@ -309,8 +309,7 @@ impl Connector {
             Err(refusal @ (Kind::Status { status: 400 | 404 | 405, .. } | Kind::Error { .. }))
                 if revision.is_none() =>
             {
-                // A server that means the refusal may open a stream all the same, on which nothing
-                // comes.
+                // A server that really refuses may still open a stream that carries no messages.
                 let opening =
                     HttpSse::open(endpoint.for_session(), self.sinks.clone(), &self.tasks);
                 match timeout(self.upstream.settings.connect, opening).await {
@@ -342,8 +341,8 @@ impl Connector {
         Connection::open(UpstreamTransport::Sse(stream), revision, probe, capabilities).await
     }
 
-    /// Starts a child process and finds its era. One that exits on `server/discover` is started
-    /// again for a legacy handshake.
+    /// Starts a child process and detects its era. A child that exits on `server/discover` is
+    /// restarted for a legacy handshake.
     async fn detect_child(&self, stdio: &Stdio) -> Result<Connection, Kind> {
         let open = |revision| {
             self.connect_child(stdio, self.sinks.clone(), revision, ClientCapabilities::NONE)
@@ -388,8 +387,8 @@ impl Connector {
         run_loader(&self.upstream, load).await
     }
 
-    /// Loads the newest commit. At the start it is the one that was served before, so that no
-    /// call waits for a remote that may be down; a driver then asks for the newest at once.
+    /// Loads the newest commit; at the start, the last served commit, so that no call waits for a
+    /// remote that may be down. A driver then requests the newest commit at once.
     async fn load_newest(
         &self,
         source: &GitSource,

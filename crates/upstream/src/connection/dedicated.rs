@@ -39,7 +39,7 @@ struct Connections {
     open: HashMap<ConnectionKey, Arc<PooledConnection>>,
     /// Connections that were removed from `open` and are not closed yet.
     closing: usize,
-    /// The number of calls that look for a connection, for each that they would open.
+    /// The number of calls that wait for a connection, by the key of the connection.
     waiting: HashMap<ConnectionKey, usize>,
 }
 
@@ -71,18 +71,18 @@ impl Drop for ConnectionWaiter<'_> {
 /// The caller of a connection and the capabilities that it declared.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 struct ConnectionKey {
-    /// Absent where all callers share the connection.
+    /// `None` if all callers share the connection.
     caller: Option<Caller>,
     capabilities: ClientCapabilities,
 }
 
 struct PooledConnection {
     key: ConnectionKey,
-    /// The shared connection beside which it was opened.
+    /// The shared connection whose transport and revision this connection uses.
     like: Weak<Connection>,
     state: watch::Sender<PooledState>,
     usage: Mutex<ConnectionUsage>,
-    /// Held by a call where server requests of concurrent calls could not be distinguished.
+    /// Held by a call if server requests of concurrent calls could not be distinguished.
     exclusive: Arc<AsyncMutex<()>>,
     examiner: Examiner,
     /// Cancelled when the connection was removed from the pool.
@@ -111,21 +111,21 @@ pub(crate) struct ConnectionLease {
     usage: UsageGuard,
 }
 
-/// Dedicated connections of one upstream at a time: each is a session there that serves one caller.
-/// Beyond that, calls wait for an idle one.
+/// Most dedicated connections of one upstream: each is a session that serves one caller. Further
+/// calls wait for an idle connection.
 const MAX_CONNECTIONS: usize = 8;
 
-/// Dedicated child processes of one upstream: each is a whole program, so one for all callers.
+/// Most dedicated child processes of one upstream: each is a whole program, shared by all callers.
 const MAX_CHILDREN: usize = 1;
 
-/// Longest wait of a call for a place, and then for exclusive use, while other calls have them: a
+/// Longest wait of a call for a place, and then for exclusive use, while other calls hold them: a
 /// user may take minutes to answer an elicitation.
 const TURN: Duration = Duration::from_secs(2);
 
-/// Time for which calls get the failure to open a connection, without another attempt.
+/// Time for which calls get the last failure instead of opening a connection again.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
-/// Time until an idle connection is closed: a user comes back within minutes, or not soon.
+/// Time until an idle connection is closed: users return within minutes, or not soon.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(5 * 60);
 
 /// Time that the first call waits until the GET stream for server requests is open: a server
@@ -152,9 +152,9 @@ impl DedicatedPool {
     }
 
     /// Leases a connection that declares `capabilities`, with the transport and revision of the
-    /// shared connection `like`. Waits for a place, and for exclusive use where it is needed;
-    /// `None` while other calls use them longer than [`TURN`], or the connection is not open in
-    /// time. Cancel safe.
+    /// shared connection `like`. Waits for a place, and for exclusive use if needed. `None` if
+    /// other calls use the connections longer than [`TURN`], or if opening takes too long. Cancel
+    /// safe.
     pub(crate) async fn lease(
         self: &Arc<Self>,
         caller: &Caller,
@@ -175,7 +175,7 @@ impl DedicatedPool {
             // Half of the time of a call is left for the shared connection, which may be open.
             let connection = match timeout(settings.timeout / 2, usage.pooled.connection()).await {
                 Err(_) => return Ok(None),
-                // It was closed meanwhile: the next round opens a new connection.
+                // The connection was closed meanwhile: the next round opens a new connection.
                 Ok(Err(Kind::SessionLost)) => continue,
                 Ok(connection) => connection?,
             };
@@ -191,15 +191,15 @@ impl DedicatedPool {
             if connection.has_abandoned_calls() {
                 self.discard(&usage.pooled);
             }
-            // It may have been removed during the wait for exclusive use.
+            // The pool may have removed the connection during the wait for exclusive use.
             if !usage.pooled.closed.is_cancelled() {
                 return Ok(Some(ConnectionLease { connection, _exclusive: exclusive, usage }));
             }
         }
     }
 
-    /// Returns the connection of a key, in use from now on; opens it if there is none. Waits while
-    /// there are `max` others in use. Cancel safe.
+    /// Returns the connection of a key and marks it as used; opens it if it is missing. Waits while
+    /// `max` other connections are in use. Cancel safe.
     async fn acquire(
         self: &Arc<Self>,
         key: &ConnectionKey,
@@ -219,8 +219,8 @@ impl DedicatedPool {
         }
     }
 
-    /// Returns nothing where the pool is full; then one that could not be opened is being closed,
-    /// or the connection that is idle longest.
+    /// Returns `None` if the pool is full; then closes a connection that could not be opened, or
+    /// the connection that has been idle longest.
     fn try_acquire(
         self: &Arc<Self>,
         key: &ConnectionKey,
@@ -228,8 +228,8 @@ impl DedicatedPool {
         like: &Arc<Connection>,
     ) -> Option<Arc<PooledConnection>> {
         let mut connections = self.connections();
-        // A dedicated connection is outdated once the shared connection that it was opened like is
-        // gone, after another sign-in or a restart.
+        // A dedicated connection is outdated once its shared connection is gone, after another
+        // sign-in or a restart.
         let outdated = connections.open.get(key).filter(|pooled| pooled.like.strong_count() == 0);
         if let Some(pooled) = outdated.cloned() {
             Self::remove(&mut connections, &pooled);
@@ -241,14 +241,14 @@ impl DedicatedPool {
                 let ConnectionUsage { calls, since } = *pooled.usage();
                 (calls == 0).then(|| ((!pooled.has_failed(), since), pooled.clone()))
             });
-            // One for each connection that calls wait for; those calls check again at each change.
-            // The other idle connections may stay.
+            // Close one connection for each key that calls wait for; these calls check again at
+            // each change. The other idle connections may stay.
             if connections.closing < connections.waiting.len()
                 && let Some((_, oldest)) = idle.min_by_key(|(rank, _)| *rank)
             {
                 Self::remove(&mut connections, &oldest);
             }
-            // There is room once it is closed.
+            // The place becomes free once the removed connection is closed.
             return None;
         }
         let pooled = match connections.open.entry(key.clone()) {
@@ -256,7 +256,7 @@ impl DedicatedPool {
             Entry::Vacant(entry) => {
                 let pooled =
                     entry.insert(Arc::new(PooledConnection::new(key.clone(), like))).clone();
-                // A task of its own: a caller that disconnects must not leave a half-open session.
+                // A spawned task: a caller that disconnects must not leave a half-open session.
                 self.tasks.spawn(self.clone().run(pooled.clone(), like.clone()));
                 pooled
             }
@@ -291,26 +291,26 @@ impl DedicatedPool {
     async fn run(self: Arc<Self>, pooled: Arc<PooledConnection>, like: Arc<Connection>) {
         let opened = self.connector.connect_dedicated(&like, pooled.key.capabilities);
         let opened = self.shutdown.run_until_cancelled(opened).await;
-        // It would not end as long as this one is used.
+        // The shared connection would not end while this task holds it.
         drop(like);
         let connection = match opened {
             Some(Ok(connection)) => Arc::new(connection),
             failed => {
                 let shutdown = Kind::Unavailable("the gateway is shutting down".to_owned());
                 let kind = match failed.and_then(Result::err).unwrap_or(shutdown) {
-                    // Calls would open it again at once.
+                    // Calls would reopen the connection at once.
                     Kind::SessionLost => {
                         Kind::Reset("the session was lost while it was opened".to_owned())
                     }
                     kind => kind,
                 };
-                // The call goes on with another token.
+                // The call retries with another token.
                 let is_of_token = matches!(kind, Kind::AuthFailed { .. } | Kind::NoToken { .. });
                 if is_of_token {
                     self.discard(&pooled);
                 }
                 pooled.state.send_replace(PooledState::Failed(kind));
-                // Until then calls get this failure, instead of each opening another connection.
+                // Until the pause ends, calls get this failure instead of opening connections.
                 tokio::select! {
                     () = sleep(RETRY_PAUSE) => {}
                     () = pooled.closed.cancelled() => {}
@@ -334,7 +334,7 @@ impl DedicatedPool {
                     () = pooled.closed.cancelled() => {}
                     () = self.idle(&pooled) => {}
                 }
-                // The end of the session would be that of the calls on it.
+                // Ending the session would end the calls on it.
                 self.unused(&pooled).await;
             };
             tokio::select! {
@@ -390,7 +390,7 @@ impl DedicatedPool {
 }
 
 /// Keeps the GET stream open, on which some servers send server requests outside of the streams of
-/// calls. `ready` is sent once it is open, or the upstream has none.
+/// calls. `ready` is sent once the stream is open, or the upstream has no such stream.
 async fn receive_server_requests(connection: &Connection, ready: oneshot::Sender<()>) {
     let mut backoff = Backoff::default();
     let mut ready = Some(ready);
@@ -446,7 +446,7 @@ impl PooledConnection {
     }
 }
 
-/// Counts a call on a connection while it lives.
+/// Counts a call on a connection until it is dropped.
 struct UsageGuard {
     pool: Arc<DedicatedPool>,
     pooled: Arc<PooledConnection>,
@@ -463,8 +463,8 @@ impl Drop for UsageGuard {
 }
 
 impl ConnectionLease {
-    /// Ends the lease of a call. Where the call has failed and an examination finds the connection
-    /// lost, the next call opens another one.
+    /// Ends the lease of a call. If the call has failed and an examination finds the connection
+    /// lost, the next call opens another connection.
     pub(crate) fn end<T>(self, outcome: &Result<T, Kind>) {
         let UsageGuard { pool, pooled } = &self.usage;
         let is_suspect = |kind: &Kind| self.connection.is_suspect_after(kind);

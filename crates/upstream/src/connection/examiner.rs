@@ -39,14 +39,14 @@ impl Examiner {
         });
     }
 
-    /// Returns the examination that is to be made; `None` while one is under way.
+    /// Begins an examination; `None` while another examination is under way.
     fn begin(&self) -> Option<Examination> {
         let is_busy = self.is_busy.swap(true, Ordering::Relaxed);
         (!is_busy).then(|| Examination(self.is_busy.clone()))
     }
 }
 
-/// An examination that is under way, also while it panics.
+/// An examination in progress; ends on drop, even in a panic.
 struct Examination(Arc<AtomicBool>);
 
 impl Drop for Examination {

@@ -1,5 +1,5 @@
-//! The tools of an upstream, as far as the gateway must know them: beside their names prompts are
-//! offered as tools, and headers repeat some of their arguments.
+//! The known tools of an upstream: the gateway needs their names to offer prompts as tools, and
+//! their arguments that headers repeat.
 
 use std::collections::HashSet;
 

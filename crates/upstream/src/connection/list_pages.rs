@@ -28,7 +28,7 @@ pub(crate) struct Pagination<'a> {
     empty_ends: bool,
     /// The gateways behind the upstream.
     behind: Via,
-    /// This gateway.
+    /// The identity of this gateway.
     own: Via,
     listed: PromptList,
     /// Cursors of the walk so far.
@@ -82,13 +82,13 @@ impl<'a> Pagination<'a> {
         Self { kind, limits, repairs, empty_ends, behind, own, listed, cursors, bytes: 0 }
     }
 
-    /// The same through the gateways `behind` the upstream: what came back to `own` is left out.
+    /// Sets the gateways `behind` the upstream. Omits elements that came back to `own`.
     pub(crate) fn through(self, behind: &Via, own: &Via) -> Self {
         Self { behind: behind.clone(), own: own.clone(), ..self }
     }
 
     /// Adds one `ListPromptsResult` or `ListSkillsResult`. The walk ends at an absent `nextCursor`,
-    /// and at one that names no other page: then the list is what was read so far.
+    /// and at a cursor that names no other page; then the list has the elements read so far.
     pub(crate) fn page(&mut self, page: &Document) -> Result<PageStep, Kind> {
         let result = page.json();
         let member = self.kind.member();
@@ -175,8 +175,8 @@ impl<'a> Pagination<'a> {
         Ok(())
     }
 
-    /// Drops what the last page repeats of those before: an upstream that does not know the cursor
-    /// sends a page again. `first` and `skill` are the first prompt and skill of that page.
+    /// Drops elements of the last page that repeat earlier pages: an upstream that ignores the
+    /// cursor repeats a page. `first` and `skill` index the last page's first prompt and skill.
     fn drop_repeated(&mut self, (first, skill): (usize, usize)) {
         let last = self.listed.skills.split_off(skill);
         let known: HashMap<_, _> =

@@ -43,12 +43,12 @@ use policy::Pass;
 
 /// A connection to an upstream, shared by calls.
 pub enum Connection {
-    /// The prompts of a library or of a prompt store, as they were read last.
+    /// The last read prompts of a library or of a prompt store.
     Library(Arc<LibrarySnapshot>),
     Remote(Box<RemoteConnection>),
 }
 
-/// The negotiated properties of a connection that calls depend on before they have one.
+/// The negotiated properties that calls need before they have a connection.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Negotiated {
     /// `None` for a library.
@@ -67,11 +67,11 @@ pub struct Negotiated {
 pub struct RemoteConnection {
     transport: UpstreamTransport,
     conversation: Conversation,
-    /// Id of the next request: the gateway's own ids, so that those of clients are never sent
-    /// upstream.
+    /// Id of the next request. The gateway numbers its requests itself; ids of clients are never
+    /// sent upstream.
     next_id: AtomicU64,
-    /// The least severe log messages that it was asked for, where a session asks for them: the
-    /// number of the level.
+    /// The number of the least severe level of log messages that the session has requested, for
+    /// upstreams with one level for each session.
     log_level: AtomicU8,
 }
 
@@ -139,9 +139,9 @@ impl Connection {
         }
     }
 
-    /// Reads the whole list within `walk_timeout`, with the skills. `forwarded` is sent with the
-    /// request of each page; what came back to a gateway of its `via` is left out. The list of an
-    /// upstream without prompts is empty.
+    /// Reads the whole list, with the skills, within `walk_timeout`. `forwarded` is sent with the
+    /// request of each page; omits elements that came back to a gateway of its `via`. The list of
+    /// an upstream without prompts is empty.
     ///
     /// # Errors
     /// When a page cannot be read within `page_timeout`, or a limit of the walk is exceeded.
@@ -159,7 +159,7 @@ impl Connection {
         }
     }
 
-    /// Lists its tools within `walk_timeout`; none without tools.
+    /// Lists the upstream's tools within `walk_timeout`; empty without tools.
     pub(crate) async fn known_tools(&self, settings: &Settings) -> Result<KnownTools, Kind> {
         match self {
             Connection::Remote(connection)
@@ -174,10 +174,9 @@ impl Connection {
         }
     }
 
-    /// Sends the request of an authorized call and returns its result as the upstream sent it.
-    /// Without the capability `completions` a completion has no values. Messages that come before
-    /// the response go to `interim`. Dropped before the response, the request is cancelled
-    /// upstream.
+    /// Sends the request of an authorized call and returns the upstream's unchanged result. Without
+    /// the capability `completions` a completion has no values. Messages before the response go to
+    /// `interim`. Dropping the future before the response cancels the request upstream.
     ///
     /// # Errors
     /// See [`UpstreamTransport::request`]; for a library, when the prompt is unknown or cannot be
@@ -320,8 +319,8 @@ impl Connection {
         }
     }
 
-    /// Returns the capabilities beside prompts; nothing for a library, and where the handshake did
-    /// not show any.
+    /// Returns the capabilities in addition to prompts; `None` for a library, and if the handshake
+    /// did not show such capabilities.
     pub fn passthrough_capabilities(&self) -> Option<&Arc<PassthroughCapabilities>> {
         match self {
             Connection::Library(_) => None,
@@ -364,9 +363,9 @@ impl Connection {
         matches!(self, Connection::Remote(connection) if connection.transport.times_out_unknown_methods())
     }
 
-    /// Whether the upstream still serves the connection: it responds within `patience` to a ping,
-    /// or to `server/discover` in the modern era, if only that it knows no such method. Over a
-    /// network a missing response means nothing.
+    /// Whether the upstream still serves the connection: it answers a ping, or `server/discover` in
+    /// the modern era, within `patience`, even with an error for an unknown method. Over a network
+    /// a missing response means nothing.
     pub async fn is_served(&self, patience: Duration) -> bool {
         match self.ping(patience).await {
             Ok(()) | Err(Kind::Error { code: METHOD_NOT_FOUND, .. }) => true,
@@ -390,8 +389,8 @@ impl Connection {
         matches!(self, Connection::Remote(connection) if connection.transport.correlator().was_in_use())
     }
 
-    /// Whether a request that failed so may have failed because of the connection. A child process
-    /// has no session, and one that responds does not hang.
+    /// Whether the connection may have caused a failure. A child process has no session, and a
+    /// child process that responds does not hang.
     pub(crate) fn is_suspect_after(&self, kind: &Kind) -> bool {
         match kind {
             Kind::Timeout => self.breaks_on_timeout(),
@@ -418,8 +417,8 @@ impl Connection {
         }
     }
 
-    /// Ends the session at the upstream, where there is one. An error is ignored: the upstream's
-    /// own session timeout ends it.
+    /// Ends the session at the upstream, if one is open. An error is ignored: the upstream's
+    /// session timeout ends the session.
     pub async fn close(&self) {
         if let Connection::Remote(connection) = self
             && let Some(headers) = connection.conversation.session_end()
@@ -430,8 +429,8 @@ impl Connection {
 }
 
 impl RemoteConnection {
-    /// Reads the prompts and then the skills, as far as the upstream declares them. One that cannot
-    /// list its skills still has its prompts, unless the connection itself is at fault.
+    /// Reads the prompts and then the skills that the upstream declares. If only the skills cannot
+    /// be listed, the prompts are kept, unless the connection itself is at fault.
     async fn walk(
         &self,
         settings: &Settings,
@@ -520,8 +519,8 @@ impl RemoteConnection {
         self.send(id, headers, body, interim).await
     }
 
-    /// Asks for log messages from this level on, where a session has one level for all of its calls
-    /// and was not asked for as much (MCP 2025-11-25, logging). A failure costs the messages.
+    /// Requests log messages from this level on, if the session has one level for all calls and has
+    /// requested less so far (MCP 2025-11-25, logging). A failure only loses messages.
     async fn lower_log_level(&self, level: LogLevel) {
         if !self.conversation.has_log_level_of_session()
             || self.log_level.fetch_min(level as u8, Ordering::Relaxed) <= level as u8
@@ -569,8 +568,8 @@ impl RemoteConnection {
     }
 }
 
-/// This program as the client of a gateway (`promptgate list`, `promptgate get`). The only
-/// connection whose calls need no proof: the gateway at its other end has a gate of its own.
+/// This program as the client of a gateway (`promptgate list`, `promptgate get`). Calls on this
+/// connection need no proof: the remote gateway authorizes them.
 pub struct GatewayClient(Connection);
 
 impl GatewayClient {
@@ -586,7 +585,7 @@ impl GatewayClient {
     /// The whole list, as [`Connection::walk`].
     ///
     /// # Errors
-    /// As there.
+    /// See [`Connection::walk`].
     pub async fn list(
         &self,
         settings: &Settings,
@@ -595,7 +594,7 @@ impl GatewayClient {
         self.0.walk(settings, forwarded).await
     }
 
-    /// Whether the endpoint has prompts, be it none at present.
+    /// Whether the endpoint supports prompts, even if it currently lists no prompt.
     pub fn has_prompts(&self) -> bool {
         matches!(&self.0, Connection::Remote(connection) if connection.conversation.capabilities.prompts)
     }
@@ -603,7 +602,7 @@ impl GatewayClient {
     /// Sends one call.
     ///
     /// # Errors
-    /// The gateway's error, or why it could not be asked.
+    /// The gateway's error, or why the gateway could not be called.
     pub async fn call(&self, request: &UpstreamRequest) -> Result<Document, Kind> {
         self.0.send_call(&Holder::Caller(Caller::anonymous()), request, None).await
     }

@@ -32,17 +32,17 @@ pub(crate) struct CircuitBreaker {
     /// Keys of callers and prompts: no caller can choose names whose keys are equal.
     keys: RandomState,
     state: Mutex<BreakerState>,
-    /// Notified when a check of the upstream is due earlier than before.
+    /// Notified when the next check of the upstream becomes due earlier.
     check_is_due: Notify,
 }
 
 #[derive(Debug, Default)]
 struct BreakerState {
-    /// Of all calls.
+    /// The circuit of all calls.
     shared: Circuit,
-    /// The failures in a row of all calls.
+    /// The consecutive failures of all calls.
     row: FailureRow,
-    /// Of one prompt, or of one prompt and one caller, where calls have failed in a row.
+    /// Circuits of one prompt, or of one prompt and one caller, after consecutive failures.
     narrow: HashMap<BreakerScope, NarrowCircuit>,
     /// Whether a narrow circuit has opened since the last check.
     is_suspect: bool,
@@ -52,10 +52,10 @@ struct BreakerState {
     probe: u64,
 }
 
-/// One circuit of a breaker: when it refuses. Closed by default.
+/// One circuit of a breaker, closed by default: decides when to refuse calls.
 #[derive(Debug, Default)]
 struct Circuit {
-    /// Openings since it was last closed; the open time doubles with each.
+    /// Openings since the circuit was last closed; the open time doubles with each opening.
     openings: u32,
     /// When the next probe is admitted; `None` while closed.
     open_until: Option<Instant>,
@@ -63,12 +63,12 @@ struct Circuit {
     probe: Option<u64>,
 }
 
-/// Calls that are refused together.
+/// The calls that one circuit refuses together.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub(crate) enum BreakerScope {
     All,
     Prompt(u64),
-    /// Of one prompt by one caller.
+    /// Calls of one prompt by one caller.
     Call(CallKey),
 }
 
@@ -86,7 +86,7 @@ pub(crate) struct CallKey {
     prompt: u64,
 }
 
-/// Narrow circuits of one upstream. Beyond that, those of the caller who has most are forgotten.
+/// Most narrow circuits of one upstream; beyond it, the caller with most of them loses circuits.
 const MAX_NARROW: usize = 4_096;
 
 /// A change of state that is worth a log line.
@@ -114,14 +114,14 @@ pub(crate) struct BreakerRefusal {
     pub until: Instant,
 }
 
-/// Permission to call. When it is dropped without an outcome, as for a cancelled call, the state
-/// stays the same, except that the next call may probe.
+/// Permission to call. Dropped without an outcome, as for a cancelled call, the permit leaves the
+/// state unchanged, except that the next call may probe.
 #[derive(Debug)]
 #[must_use]
 pub struct BreakerPermit {
     breaker: Arc<CircuitBreaker>,
     key: CallKey,
-    /// The number of the probe, if the call is one.
+    /// The number of the probe, if the call is a probe.
     probe: Option<u64>,
 }
 
@@ -157,13 +157,13 @@ impl CircuitBreaker {
         Ok(BreakerPermit { breaker: self.clone(), key, probe })
     }
 
-    /// Closes the breaker for all and forgets the failures in a row: there is a new connection.
-    /// The circuits of single prompts and callers stay.
+    /// Closes the breaker for all and forgets consecutive failures, because a new connection is
+    /// open. The circuits of single prompts and callers stay.
     pub(crate) fn close(&self) -> Option<BreakerTransition> {
         self.lock().close()
     }
 
-    /// Closes the breaker altogether: the upstream was gone, and has come back.
+    /// Closes all circuits, because the upstream has come back after an outage.
     pub(crate) fn reset(&self) -> Option<BreakerTransition> {
         let mut state = self.lock();
         state.narrow.clear();
@@ -175,7 +175,7 @@ impl CircuitBreaker {
         self.lock().shared.open_until
     }
 
-    /// Whether it refuses some calls, of one prompt or caller.
+    /// Whether the breaker refuses calls of some prompt or caller.
     pub(crate) fn is_partly_open(&self) -> bool {
         self.lock().narrow.values().any(|narrow| narrow.circuit.open_until.is_some())
     }
@@ -195,8 +195,8 @@ impl CircuitBreaker {
         }
     }
 
-    /// Takes the outcome of a check. An upstream that does not answer is unavailable for all if
-    /// calls have failed in a row; one that answers is available.
+    /// Processes the outcome of a check. An upstream that does not answer is unavailable for all if
+    /// calls have failed in a row; an upstream that answers is available.
     pub(crate) fn checked(
         &self,
         failure: Option<&Kind>,
@@ -207,7 +207,7 @@ impl CircuitBreaker {
         state.is_suspect = false;
         let (scope, is_open) = (BreakerScope::All, state.shared.open_until.is_some());
         if answers {
-            // All that failed meanwhile failed because the upstream was gone.
+            // All recent failures happened because the upstream was gone.
             if is_open && state.has_failed_check {
                 state.narrow.clear();
             }
@@ -278,7 +278,7 @@ impl BreakerState {
         before.open_until.map(|_| BreakerTransition::Closed { scope: BreakerScope::All })
     }
 
-    /// The upstream has answered a call.
+    /// Notes a call that the upstream has answered.
     fn succeed(&mut self, key: CallKey) -> Option<BreakerTransition> {
         let mut transition = self.close();
         if !self.narrow.is_empty() {
@@ -291,7 +291,7 @@ impl BreakerState {
         transition
     }
 
-    /// The upstream has not answered a call. Returns the change of the widest scope.
+    /// Notes a call without an answer. Returns the change of the widest scope.
     fn fail(
         &mut self,
         settings: config::Breaker,
@@ -307,8 +307,8 @@ impl BreakerState {
         }
         let call = self
             .fail_narrow(settings, BreakerScope::Call(key), permit, now, |row| row.total >= most);
-        // The end of a child process says who may have caused it, and nothing about what others
-        // want: its driver starts it again.
+        // The end of a child process shows who may have caused it, but not that other calls would
+        // fail: the driver restarts the child.
         if matches!(kind, Kind::ChildExited(_)) {
             return call;
         }
@@ -358,8 +358,8 @@ impl BreakerState {
         })
     }
 
-    /// Forgets the circuits that the caller with most of them has met alone, so that no caller
-    /// takes the places of others; where each was met by several callers, all circuits.
+    /// Forgets the circuits that the caller with most circuits has met alone, so that no caller
+    /// takes the places of other callers; all circuits, if several callers have met each circuit.
     fn forget_most(&mut self) {
         let mut counts: HashMap<u64, usize> = HashMap::new();
         for caller in self.narrow.values().filter_map(|narrow| narrow.row.only_caller()) {
@@ -375,14 +375,14 @@ impl BreakerState {
 }
 
 impl Circuit {
-    /// Whether it refuses a call now; if so, the time at which it may admit the next one. An open
-    /// circuit whose time has come admits one probe.
+    /// Returns the time of the next probe if the circuit refuses a call now. After its open time,
+    /// an open circuit admits one probe.
     fn refuses(&self, now: Instant) -> Option<Instant> {
         let until = self.open_until?;
         (now < until || self.probe.is_some()).then(|| until.max(now))
     }
 
-    /// Opens it, or keeps it open after a failed probe. Returns the time until the next probe.
+    /// Opens the circuit, also again after a failed probe. Returns the time until the next probe.
     fn open(&mut self, settings: config::Breaker, now: Instant) -> Duration {
         let doubled = settings.open_min.saturating_mul(1 << self.openings.min(16));
         let probe_in = doubled.min(settings.open_max);
@@ -459,7 +459,7 @@ impl BreakerRefusal {
     }
 }
 
-/// Logs a change of state, unless it is none.
+/// Logs a change of state, if there is a change.
 pub(crate) fn log_transition(upstream: &str, transition: Option<BreakerTransition>) {
     match transition {
         Some(BreakerTransition::Opened { scope, failures, probe_in }) => {

@@ -12,8 +12,7 @@ use domain::fair_share::{FairShare, Holder, Share};
 use domain::fault::UpstreamFaultKind as Kind;
 
 /// The permits of one upstream, and the bounded queue for them. A free permit goes to the first
-/// call in the queue whose caller may have it: within its share, or while half of the permits are
-/// free.
+/// queued call whose caller is within its share, or to any call while half of the permits are free.
 #[derive(Debug)]
 pub struct ConcurrencyLimit {
     in_flight: usize,
@@ -28,7 +27,7 @@ pub struct ConcurrencyLimit {
 struct ConcurrencyState {
     permits: FairShare<Holder>,
     queued: FairShare<Holder>,
-    /// In the order of their arrival.
+    /// The queue in the order of arrival.
     waiting: VecDeque<QueuedCall>,
     next: u64,
 }
@@ -37,7 +36,7 @@ struct ConcurrencyState {
 struct QueuedCall {
     number: u64,
     holder: Holder,
-    /// The permits that the holder may have: its share, or all for a call that had a permit before.
+    /// Most permits of the holder: its share, or all permits for a call that had a permit before.
     share: usize,
     granted: oneshot::Sender<Permit>,
 }
@@ -50,11 +49,11 @@ pub struct Permit {
     holder: Holder,
 }
 
-/// A call that waits, removed on drop.
+/// A waiting call; leaves the queue on drop.
 struct WaitingCall<'a> {
     limit: &'a ConcurrencyLimit,
     number: u64,
-    /// The call has a place in the bounded queue.
+    /// The holder of the call's place in the bounded queue.
     queued_by: Option<&'a Holder>,
 }
 
@@ -71,15 +70,15 @@ impl ConcurrencyLimit {
         Arc::new(Self { in_flight, queue, queue_wait, state: Mutex::new(state) })
     }
 
-    /// Sets the part of the permits and of the queue that one caller may have while others want
-    /// some.
+    /// Sets the part of the permits and of the queue that one caller may hold while other callers
+    /// need places.
     pub fn set_share(&self, share: Share) {
         let mut state = self.lock();
         state.permits.resize(self.in_flight, share.of(self.in_flight));
         state.queued.resize(self.queue, share.of(self.queue));
     }
 
-    /// Acquires a permit, in the queue if there is none for the caller.
+    /// Acquires a permit; waits in the queue if no permit is available to the caller.
     ///
     /// # Errors
     /// [`Kind::Busy`] when the queue has no room for the caller, or after `queue_wait`: an early
@@ -104,14 +103,14 @@ impl ConcurrencyLimit {
     }
 
     /// Acquires a permit for a call that was admitted and has released its permit. The wait has no
-    /// bound of its own: the deadline of the call ends it. Cancel safe.
+    /// timeout: the deadline of the call ends it. Cancel safe.
     pub(crate) async fn reacquire(self: &Arc<Self>, holder: &Holder) -> Option<Permit> {
-        // It waits for no share: newcomers would come before it again and again.
+        // The share does not apply: new calls would always overtake this call.
         self.wait(holder, |_| self.in_flight).await
     }
 
-    /// Waits for a permit within the share of the caller. Neither the wait nor the queue has a
-    /// bound of its own: the deadline of each call ends it. Cancel safe.
+    /// Waits for a permit within the share of the caller. Neither the wait nor the queue is
+    /// bounded: the deadline of each call ends its wait. Cancel safe.
     pub async fn turn(self: &Arc<Self>, holder: &Holder) -> Option<Permit> {
         self.wait(holder, FairShare::share).await
     }
@@ -133,13 +132,13 @@ impl ConcurrencyLimit {
         granted.await.ok()
     }
 
-    /// Returns a permit, if there is one for the caller.
+    /// Returns a permit, if one is available to the caller.
     pub(crate) fn try_acquire(self: &Arc<Self>, holder: &Holder) -> Option<Permit> {
         self.lock().permits.take(holder, 1).ok()?;
         Some(self.permit(holder))
     }
 
-    /// Whether the caller has its share of the permits, or more.
+    /// Whether the caller holds at least its share of the permits.
     pub fn has_share(&self, holder: &Holder) -> bool {
         let permits = &self.lock().permits;
         permits.held(holder) >= permits.share()
@@ -166,7 +165,7 @@ impl ConcurrencyLimit {
             let Some(QueuedCall { holder, granted, .. }) = next else {
                 return;
             };
-            // A call that is gone by now drops the permit, which grants it to the next one.
+            // If the call has ended, its permit is dropped, which grants it to the next call.
             let _ = granted.send(Permit { limit: self.clone(), holder });
         }
     }

@@ -1,5 +1,5 @@
-//! Work on texts that a caller, an upstream or an author chose. It takes time in proportion to the
-//! text, so that of a large text is done outside the threads of calls.
+//! Work on texts that a caller, an upstream or an author chose. The work takes time in proportion
+//! to the text, so large texts are processed outside the threads of calls.
 
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -8,13 +8,13 @@ use super::concurrency::ConcurrencyLimit;
 use base::platform::beside_calls;
 use domain::fair_share::{Holder, Share};
 
-/// The largest text that is worked on where its call runs, in bytes: well below a millisecond.
+/// The largest text that is processed on the call's thread, in bytes: well below a millisecond.
 pub const AT_ONCE: usize = 16 << 10;
 
-/// Most large texts that are worked on at once, so that processors are left to calls.
+/// Most large texts that are processed at once, so that calls keep some processors.
 const PLACES: usize = 4;
 
-/// The places of the process, whose processors they are for. A caller has one of them, or two
+/// The places of the process, which protect its processors. A caller gets one place, or two places
 /// while half are free.
 static TEXTS: LazyLock<Arc<ConcurrencyLimit>> = LazyLock::new(|| {
     let texts = ConcurrencyLimit::new(PLACES, 0, Duration::ZERO);
@@ -22,11 +22,11 @@ static TEXTS: LazyLock<Arc<ConcurrencyLimit>> = LazyLock::new(|| {
     texts
 });
 
-/// Does work on texts of so many bytes. That on large ones waits for a place within the share of
-/// the holder: the deadline of the call ends the wait.
+/// Runs work on texts of `bytes` in total. Work on large texts waits for a place within the share
+/// of the holder: the deadline of the call ends the wait.
 ///
 /// # Cancel safety
-/// Dropping the future does not end work that has begun; it keeps its place to its own end.
+/// Dropping the future does not end work that has begun; the work keeps its place until it ends.
 pub async fn work_on<T: Send + 'static>(
     bytes: usize,
     holder: &Holder,
@@ -35,7 +35,7 @@ pub async fn work_on<T: Send + 'static>(
     if bytes <= AT_ONCE {
         return work();
     }
-    // On the heap: few calls come here.
+    // Boxed: few calls reach this path.
     Box::pin(async {
         let place = TEXTS.turn(holder).await;
         beside_calls(move || {

@@ -1,4 +1,4 @@
-//! The interface of a store, as pure functions: paths to ask for, and the meaning of the answers.
+//! The interface of a store, as pure functions: request paths, and parsers of the responses.
 
 use super::version::StoreVersion;
 use config::Store;
@@ -8,57 +8,57 @@ use domain::name::{VERSION_MARK, version_name};
 
 /// One kind of store.
 pub(super) trait StoreApi: Sync {
-    /// Returns the path and query of a page of the list; `next` is from the page before.
+    /// Returns the path and query of a page of the list; `next` is from the previous page.
     fn list_path(&self, store: &Store, next: Option<&str>) -> String;
 
-    /// Reads a page of the list; `None` if the answer is none.
+    /// Parses one page of the list; `None` if the response is not a page.
     fn page(&self, answer: Json<'_>, store: &Store) -> Option<Page>;
 
-    /// Reads the answer to [`Found::Elsewhere`].
+    /// Parses the response to the request of [`Found::Elsewhere`].
     fn version(&self, answer: Json<'_>) -> Result<StoreVersion, String>;
 }
 
 /// A page of the list of a store.
 #[derive(Debug)]
 pub(super) struct Page {
-    /// The prompts, or why one cannot be read.
+    /// The prompts, or the errors of unreadable prompts.
     pub rows: Vec<Result<Row, String>>,
-    /// Names the following page; `None` on the last one.
+    /// The cursor of the following page; `None` on the last page.
     pub next: Option<String>,
 }
 
 /// A prompt in the list, under one label.
 #[derive(Debug)]
 pub(super) struct Row {
-    /// `NAME`, or `NAME@LABEL` for a label beside that of plain names.
+    /// `NAME`, or `NAME@LABEL` for labels other than the label of plain names.
     pub name: String,
     pub listed: Listed,
     pub found: Found,
 }
 
-/// A prompt under one label, as the list has it.
+/// The listed prompt under one label.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Listed {
     /// `NAME`.
     pub of: String,
-    /// `None`: that of plain names.
+    /// `None`: the label of plain names.
     pub label: Option<String>,
     pub description: Option<String>,
 }
 
-/// The version that has the label, as far as the list tells.
+/// The version with the label, according to the list.
 #[derive(Debug)]
 pub(super) enum Found {
-    /// The list has the version itself.
+    /// The list contains the version itself.
     Here(Result<StoreVersion, String>),
-    /// There is another request for it.
+    /// The version needs a separate request.
     Elsewhere {
-        /// Path and query.
+        /// Path and query of the request.
         path: String,
-        /// The same as long as the version is; `None` where the list does not tell.
+        /// Changes with the version; `None` if the list shows no such value.
         stamp: Option<String>,
     },
-    /// There is none.
+    /// No version has the label.
     Nothing,
 }
 

@@ -10,7 +10,7 @@ use domain::percent::encoded;
 
 pub(super) struct Mlflow;
 
-/// Without it, the list has models and no prompts.
+/// Filter that excludes models that are not prompts from the list.
 const IS_PROMPT: &str = "tags.`mlflow.prompt.is_prompt` = 'true'";
 
 /// Prompts on one page, each with the text of its newest version; MLflow allows 1,000.
@@ -50,7 +50,7 @@ impl StoreApi for Mlflow {
 }
 
 /// Finds the version with the label. The list has the newest version of each prompt, and all its
-/// aliases. An alias moves without another timestamp, so the number of its version is in the stamp.
+/// aliases. An alias can move without a new timestamp, so the stamp includes its version's number.
 fn find(model: Json<'_>, name: &str, label: &str) -> Result<Found, String> {
     let latest = || model.get("latest_versions").into_iter().flat_map(Json::elements);
     let number_of = |version: Json<'_>| number(version.get("version")?);
@@ -68,7 +68,7 @@ fn find(model: Json<'_>, name: &str, label: &str) -> Result<Found, String> {
     let (name, version) = (encoded(name), encoded(&wanted));
     let path = format!("/api/2.0/mlflow/model-versions/get?name={name}&version={version}");
     let time = |member| model.get(member).map(Json::text).unwrap_or_default();
-    // A prompt that was deleted and made again counts its versions from 1.
+    // The versions of a deleted and recreated prompt restart at 1.
     let (made, updated) = (time("creation_timestamp"), time("last_updated_timestamp"));
     let stamp = Some(format!("{wanted} {made} {updated}"));
     Ok(Found::Elsewhere { path, stamp })
@@ -92,7 +92,7 @@ fn read_version(version: Json<'_>) -> Result<StoreVersion, String> {
             "its text has {mark:?}, which is Jinja; only {{{{ variables }}}} are put in"
         ));
     }
-    // The second one is that of MLflow before 3.4.
+    // The second tag is the tag of MLflow before 3.4.
     let kind = tag("_mlflow_prompt_type").or_else(|| tag("mlflow.prompt.type"));
     let messages = match kind.as_deref() {
         None | Some("text") => vec![("user".to_owned(), template)],

@@ -1,9 +1,8 @@
-//! Prompt stores (MLflow, Phoenix, Langfuse), whose prompts are served as those of a library.
+//! Prompt stores (MLflow, Phoenix, Langfuse), whose prompts are served like library prompts.
 //!
-//! Each store is a file of pure functions ([`api::StoreApi`]): the paths to ask for, and the
-//! meaning of the answers. Here are the requests. One walk reads the list in pages, asks for each
-//! version that may be another than before, and makes a snapshot; a walk that fails changes
-//! nothing.
+//! Each store is a file of pure functions ([`api::StoreApi`]): request paths, and parsers of the
+//! responses. This file sends the requests. One walk reads the list in pages, fetches each version
+//! that may have changed, and makes a snapshot; a walk that fails changes nothing.
 
 mod api;
 mod langfuse;
@@ -29,22 +28,22 @@ use library::prompt_list::{MalformedPrompt, PromptList};
 use library::{LibrarySnapshot, StoredPrompt};
 use version::StoreVersion;
 
-/// Reads one store again and again.
+/// Polls one prompt store.
 pub(super) struct StoreReader {
     store: Store,
     api: &'static dyn StoreApi,
     endpoint: Arc<HttpEndpoint>,
     settings: Settings,
-    /// The last version that was read of each prompt, so that only changes are asked for.
+    /// The last read version of each prompt, so that only changes are fetched.
     known: Mutex<BTreeMap<String, Known>>,
-    /// How often another version was read than before.
+    /// How often a read version differed from the previous version.
     changes: AtomicU64,
 }
 
-/// The last version that was read of one prompt.
+/// The last read version of one prompt.
 struct Known {
     stamp: Option<String>,
-    /// The bytes of the answer.
+    /// The bytes of the response.
     size: usize,
     version: VersionFound,
     /// The reason for which the store has refused the newest version, if it has.
@@ -54,7 +53,7 @@ struct Known {
 #[derive(Clone, Eq, PartialEq)]
 enum VersionFound {
     Version(Arc<StoreVersion>),
-    /// With the reason.
+    /// The version is left out for this reason.
     LeftOut(String),
     /// No version has the label.
     Nothing,
@@ -68,8 +67,8 @@ fn api_of(kind: StoreKind) -> &'static dyn StoreApi {
     }
 }
 
-/// Returns the paths that a store is asked for after an answer, which is read as a page of its list
-/// and as a version. For fuzzing.
+/// Returns the request paths that follow from a response, which is parsed as a page of the list and
+/// as a version. For fuzzing.
 pub fn paths_after(store: &Store, answer: Json<'_>) -> Vec<String> {
     let api = api_of(store.kind);
     let as_prompt = |version: StoreVersion| version.prompt("p", None, store.has_system_as_user);
@@ -87,13 +86,13 @@ pub fn paths_after(store: &Store, answer: Json<'_>) -> Vec<String> {
     found.chain(next).collect()
 }
 
-/// A completed walk: the prompts by their names. Equal walks have found the same.
+/// A completed walk: the prompts by name. Equal walks have found the same versions.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct StoreWalk {
     rows: BTreeMap<String, Listed>,
     malformed: Vec<MalformedPrompt>,
     pages: usize,
-    /// The changes of versions until now.
+    /// The counter of changed versions at the end of the walk.
     changes: u64,
 }
 
@@ -104,7 +103,7 @@ struct Listing {
     pages: usize,
 }
 
-/// Bytes of a walk, of which `max_walk` are allowed.
+/// Counts the bytes of one walk against `max_walk`.
 struct Budget {
     used: AtomicUsize,
     most: usize,
@@ -132,12 +131,12 @@ impl StoreReader {
         &self.endpoint
     }
 
-    /// Reads the whole store. Cancel safe: what was read of single prompts is not asked for again.
+    /// Reads the whole store. Cancel safe: versions that were read are not fetched again.
     pub(super) async fn walk(&self) -> Result<StoreWalk, Kind> {
         let budget = Budget { used: AtomicUsize::new(0), most: self.settings.max_walk };
         let mut listing = self.list(&budget).await?;
         if listing.pages > 1 && self.has_lost(&listing) {
-            // Pages count from the start, so a prompt that is deleted meanwhile hides another one.
+            // Pages count from the start, so a prompt deleted during the walk hides another prompt.
             budget.used.store(0, Ordering::Relaxed);
             listing = self.list(&budget).await?;
         }
@@ -193,7 +192,7 @@ impl StoreReader {
         LibrarySnapshot::of_store(transport, prompts.into_iter(), listed, &self.settings)
     }
 
-    /// Says which prompts have no version with the label.
+    /// Returns a remark that names the prompts without a version with the label.
     fn remark(&self, unlabelled: &[String]) -> Option<String> {
         let (first, label) = (unlabelled.first()?, &self.store.label);
         let (count, first) = (unlabelled.len(), excerpt(first));
@@ -251,7 +250,7 @@ impl StoreReader {
         self.known().keys().any(|name| !listing.rows.contains_key(name))
     }
 
-    /// Asks for the versions that may be others than before, a few at a time.
+    /// Fetches the versions that may have changed, a few at a time.
     async fn ask_for(&self, rows: Vec<Row>, budget: &Budget) -> Result<(), Kind> {
         let queue = Mutex::new(rows.into_iter());
         let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
@@ -261,11 +260,11 @@ impl StoreReader {
             }
             Ok(())
         };
-        // Four requests at a time are no load for a store, and 2,000 prompts take seconds.
+        // Four concurrent requests do not strain a store, and fetch 2,000 prompts in seconds.
         try_join!(worker(), worker(), worker(), worker()).map(drop)
     }
 
-    /// Asks for the version of one prompt, unless it is known.
+    /// Fetches the version of one prompt, unless it is known.
     async fn refresh(&self, row: Row, budget: &Budget) -> Result<(), Kind> {
         let Found::Elsewhere { path, stamp } = row.found else { return Ok(()) };
         if let Some(size) = stamp.as_ref().and_then(|stamp| self.size_of_known(&row.name, stamp)) {
@@ -278,8 +277,8 @@ impl StoreReader {
             Ok(answer) => {
                 let version = self.api.version(answer.json());
                 let is_composed = version.as_ref().is_ok_and(|version| version.is_composed);
-                // The prompts that it is made of may change without it, and so may its model
-                // configuration at MLflow.
+                // Embedded prompts may change without a change of this version, and so may the
+                // model configuration at MLflow.
                 let has_loose_config =
                     self.store.has_config && self.store.kind == StoreKind::Mlflow;
                 (version.into(), stamp.filter(|_| !is_composed && !has_loose_config))

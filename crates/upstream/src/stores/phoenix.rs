@@ -12,11 +12,11 @@ pub(super) struct Phoenix;
 /// Prompts on one page.
 const PAGE: usize = 200;
 
-/// The members that are its configuration.
+/// The members that form the configuration of a version.
 const CONFIG: [&str; 4] =
     ["model_provider", "model_name", "invocation_parameters", "response_format"];
 
-/// The label for the newest version, whether it has a tag or not.
+/// The label for the newest version, tagged or not.
 const LATEST: &str = "latest";
 
 impl StoreApi for Phoenix {
@@ -28,7 +28,7 @@ impl StoreApi for Phoenix {
     fn page(&self, answer: Json<'_>, store: &Store) -> Option<Page> {
         let prompts = array(answer, "data")?;
         let find = |prompt: Json<'_>, name: &str, label: &str| {
-            // A name may be given to another prompt, an id may not.
+            // Names can be reused for another prompt; ids cannot.
             let id = text(prompt, "id").unwrap_or_else(|| name.to_owned());
             let tag = match label {
                 LATEST => LATEST.to_owned(),

@@ -1,5 +1,5 @@
-//! The template languages of stores, as far as an argument is a text that is put in: what else they
-//! can do is refused, never rendered in another way than the store's own library would.
+//! The template languages of stores, limited to inserting arguments as text. All other features are
+//! refused, and never rendered differently than the store's library would.
 
 use domain::fault::excerpt;
 use library::TemplatePiece;
@@ -19,7 +19,7 @@ pub(super) enum Format {
 const MAX_NAME: usize = 256;
 
 impl Format {
-    /// Returns the name in the source of a prompt.
+    /// Returns the name of the format for the source of a prompt.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Braces => "braces",
@@ -89,7 +89,7 @@ fn is_name(name: &str) -> bool {
     first && characters.all(|c| c.is_alphanumeric() || c == '_') && name.len() <= MAX_NAME
 }
 
-/// Whether a name is one or more names with dots between, which is one variable to the store.
+/// Whether a name consists of names joined by dots, which the store treats as one variable.
 fn is_path(name: &str) -> bool {
     name.len() <= MAX_NAME && name.split('.').all(is_name)
 }

@@ -1,4 +1,4 @@
-//! One version of a prompt, as a store has it, and as it is served.
+//! Converts a store's prompt version into a served prompt.
 
 use super::template::{Format, pieces};
 use domain::fault::excerpt;
@@ -9,24 +9,24 @@ use library::{MessageRole, StoredMessage, StoredPrompt};
 /// A version of a prompt.
 #[derive(Debug, Eq, PartialEq)]
 pub(super) struct StoreVersion {
-    /// As the store names it.
+    /// The version number or name in the store.
     pub number: String,
     pub format: Format,
     /// The role and the template of each message.
     pub messages: Vec<(String, String)>,
-    /// Whether it has texts of other prompts in it, which may change without it.
+    /// Whether the version embeds other prompts, which may change without it.
     pub is_composed: bool,
     pub config: StoreConfig,
 }
 
-/// Model parameters and response formats, as a JSON object of the members that the store has; or
-/// why they cannot be read.
+/// Model parameters and response formats, as a JSON object with the members in the store; or why
+/// they cannot be read.
 pub(super) type StoreConfig = Result<Option<String>, String>;
 
 /// Largest configuration of a prompt, in bytes.
 const MAX_CONFIG: usize = 64 << 10;
 
-/// Makes an object of the members that are there, each as JSON text.
+/// Makes an object of the present members, each given as JSON text.
 pub(super) fn config_of(members: &[(&str, Option<&str>)]) -> StoreConfig {
     let mut object = String::new();
     let is_there = members.iter().any(|(_, value)| value.is_some());
@@ -104,7 +104,7 @@ fn role_of(name: &str, has_system_as_user: bool) -> Result<MessageRole, String> 
 }
 
 /// Reads the messages of a chat prompt: objects with a role, and a text or text parts. Each part
-/// becomes a message of its own.
+/// becomes a separate message.
 pub(super) fn chat(messages: Json<'_>) -> Result<Vec<(String, String)>, String> {
     let odd = |message: Json<'_>| {
         let message = excerpt(message.text());

@@ -10,8 +10,8 @@ use tracing::info;
 
 use domain::fault::UpstreamFaultKind as Kind;
 
-/// The sending half. A child that reads has nothing queued; for one that does not, memory stays
-/// bounded, also by messages whose calls have ended.
+/// The sending half. The queue of a child that reads its input is empty; for a child that does not,
+/// the queue bounds memory, even by messages whose calls have ended.
 #[derive(Clone)]
 pub(super) struct ChildInput {
     messages: mpsc::Sender<QueuedMessage>,
@@ -31,10 +31,10 @@ struct QueuedMessage {
 #[derive(Debug)]
 pub(super) struct NotQueued;
 
-/// Messages in the queue at most.
+/// Most messages in the queue.
 const MESSAGES: usize = 256;
 
-/// Bytes of requests in the queue at most, or a single one that is larger.
+/// Most bytes of requests in the queue; a single request may be larger.
 const BYTES: usize = 8 << 20;
 
 impl ChildInput {

@@ -9,33 +9,33 @@ use http::{HeaderMap, HeaderValue, Uri};
 
 use domain::unix_time::UnixSeconds;
 
-/// The cookies of one session with an upstream, all of its one origin. They end with the session,
-/// so that no caller with another session is sent them.
+/// The cookies of one session with an upstream, all of the same origin. The jar ends with the
+/// session, so that another caller's session never sends these cookies.
 #[derive(Default)]
 pub(super) struct CookieJar(Mutex<Vec<KeptCookie>>);
 
 struct KeptCookie {
     name: String,
-    /// `name=value`, as it is sent.
+    /// `name=value`, in the form for the `Cookie` header.
     pair: String,
     path: String,
-    /// Whether it is sent over TLS only.
+    /// Whether the cookie is sent over TLS only.
     is_secure: bool,
-    /// `None`: at the end of the session.
+    /// When the cookie expires; `None`: at the end of the session.
     expires: Option<UnixSeconds>,
 }
 
-/// Cookies of one session; the oldest ones give way. Balancers set one or two.
+/// Most cookies of one session; the oldest are evicted. Balancers set one or two.
 const MAX_COOKIES: usize = 16;
 
-/// Longest cookie, as browsers have it (RFC 6265, section 6.1), and size of all of a session, in
-/// bytes: servers refuse larger headers.
+/// Longest cookie, as in browsers (RFC 6265, section 6.1), and total size of a session's cookies,
+/// in bytes: servers refuse larger headers.
 const MAX_COOKIE: usize = 4 << 10;
 const MAX_SIZE: usize = 8 << 10;
 
 impl CookieJar {
-    /// Takes over the cookies of a response from `url` (RFC 6265, section 5.3). Those that are for
-    /// another host, malformed or too long are skipped.
+    /// Stores the cookies of a response from `url` (RFC 6265, section 5.3). Skips cookies for
+    /// another host, and malformed or long cookies.
     pub(super) fn keep(&self, url: &Uri, response: &HeaderMap, now: UnixSeconds) {
         for value in response.get_all(SET_COOKIE) {
             let cookie = value.to_str().ok().and_then(|text| Cookie::parse(text).ok());
@@ -58,7 +58,7 @@ impl CookieJar {
     }
 
     /// Returns the value of `Cookie` for a request to `url` that has `own` cookies (RFC 6265,
-    /// section 5.4); `None` if the jar has none for it.
+    /// section 5.4); `None` if the jar has no cookie for this URL.
     pub(super) fn header(
         &self,
         url: &Uri,
@@ -89,7 +89,7 @@ impl KeptCookie {
     fn new(cookie: &Cookie<'_>, url: &Uri, now: UnixSeconds) -> Self {
         let until = cookie.expires_datetime().map(|at| at.unix_timestamp());
         let lifetime = cookie.max_age().map(|age| age.whole_seconds());
-        // The lifetime counts, if both are given.
+        // The lifetime takes precedence over the date.
         let expires = match (lifetime, until) {
             (Some(secs), _) => Some(now.0.saturating_add(u64::try_from(secs).unwrap_or_default())),
             (None, until) => until.map(|at| u64::try_from(at).unwrap_or_default()),
@@ -112,7 +112,7 @@ impl KeptCookie {
         self.expires.is_none_or(|expires| now < expires)
     }
 
-    /// Whether it is sent to a URL of its origin (RFC 6265, section 5.1.4).
+    /// Whether the cookie is sent to a URL of its origin (RFC 6265, section 5.1.4).
     fn is_for(&self, url: &Uri) -> bool {
         let below = url.path().strip_prefix(self.path.as_str());
         let is_below = below.is_some_and(|rest| {
@@ -122,8 +122,8 @@ impl KeptCookie {
     }
 }
 
-/// Whether a response from `url` may set a cookie. One for a domain must be for that of the host,
-/// and is still sent to the host alone.
+/// Whether a response from `url` may set a cookie. A cookie with a domain must match the host's
+/// domain, and is still sent to the host alone.
 fn is_acceptable(cookie: &Cookie<'_>, url: &Uri) -> bool {
     let host = url.host().unwrap_or_default().to_ascii_lowercase();
     let is_of_host = cookie.domain().is_none_or(|domain| {

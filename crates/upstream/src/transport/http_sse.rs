@@ -83,8 +83,8 @@ impl HttpSse {
         Ok(session)
     }
 
-    /// Posts a request and waits for the response to `id` on the stream. Dropped before, the
-    /// request is cancelled upstream.
+    /// Posts a request and waits for the response to `id` on the stream. Dropping the future before
+    /// the response cancels the request upstream.
     ///
     /// # Errors
     /// See [`super::UpstreamTransport::request`].

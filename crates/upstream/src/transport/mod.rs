@@ -29,13 +29,13 @@ use domain::jsonrpc::{Frame, Id};
 pub enum UpstreamEvent<'a> {
     Opened,
     Message(Json<'a>),
-    /// It has ended. It is opened again after the time for which the upstream asks.
+    /// The stream has ended, and is reopened after the time that the upstream requests.
     Closed,
 }
 
 /// Transport of one connection to an upstream.
 pub enum UpstreamTransport {
-    /// Streamable HTTP: each request has a response stream of its own.
+    /// Streamable HTTP: each request has a separate response stream.
     Http { endpoint: Arc<HttpEndpoint>, correlator: Arc<Correlator> },
     /// HTTP+SSE (2024-11-05): all requests share one stream.
     Sse(HttpSse),
@@ -53,10 +53,10 @@ impl UpstreamTransport {
         }
     }
 
-    /// Sends a request and waits for its result. `headers` are those of
-    /// [`UpstreamTransport::headers`] and of the request; those returned are of the HTTP response.
-    /// Messages that belong to the call and come before its response go to `interim`. Dropped
-    /// before the response, the call counts as abandoned.
+    /// Sends a request and waits for its result. `headers` include [`UpstreamTransport::headers`]
+    /// and the request's headers; returns the headers of the HTTP response. Messages of the call
+    /// before its response go to `interim`. Dropped before the response, the call counts as
+    /// abandoned.
     ///
     /// # Errors
     /// When the upstream cannot be reached, refuses the request or violates the protocol, when the
@@ -180,8 +180,8 @@ impl UpstreamTransport {
         }
     }
 
-    /// Whether a request without a response means that the upstream does not know the method: so it
-    /// is on stdio; over a network a missing response means nothing.
+    /// Whether a request without a response means that the upstream does not know the method: true
+    /// on stdio; over a network a missing response means nothing.
     pub fn times_out_unknown_methods(&self) -> bool {
         matches!(self, UpstreamTransport::Stdio(_))
     }
@@ -228,7 +228,7 @@ impl UpstreamTransport {
         }
     }
 
-    /// Returns the name of the transport as the configuration has it.
+    /// Returns the configured name of the transport.
     pub fn name(&self) -> &'static str {
         match self {
             UpstreamTransport::Http { .. } => "http",

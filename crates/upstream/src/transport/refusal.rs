@@ -1,4 +1,4 @@
-//! Refusals: the faults for HTTP responses that are not what was asked for.
+//! Refusals: the faults for HTTP responses without the expected result.
 
 use std::time::{Duration, SystemTime};
 
@@ -38,7 +38,7 @@ pub(super) fn refusal(url: &Uri, status: StatusCode, headers: &HeaderMap, now: S
 /// The beginning of a body that an operator reads, in bytes.
 const MAX_SHOWN: usize = 1024;
 
-/// The time for that beginning: the call has failed already, and its caller waits.
+/// Time limit for reading that beginning: the call has already failed, and its caller waits.
 const SHOWN_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// Returns the refusal with the beginning of the body, if it is a status with a readable one.

@@ -16,15 +16,15 @@ use domain::unix_time::UnixSeconds;
 use net::egress::Egress;
 use net::origin;
 
-/// Redirects (307, 308) that are followed per request, within the same origin only: enough for a
-/// server that adds a slash.
+/// Most redirects (307, 308) that are followed per request, within the same origin only: enough for
+/// a server that adds a slash.
 const MAX_REDIRECTS: usize = 2;
 
 /// Sends the requests of one session.
 #[derive(Clone)]
 pub(super) struct RequestSender {
     egress: Arc<Egress>,
-    /// Access tokens, where requests are sent with some.
+    /// Access tokens, if requests need them.
     authorization: Option<Arc<Authorization>>,
     cookies: Arc<CookieJar>,
 }
@@ -40,14 +40,14 @@ impl RequestSender {
         Self { cookies: Arc::default(), ..self.clone() }
     }
 
-    /// Returns the access tokens, where requests are sent with some.
+    /// Returns the access tokens, if requests need them.
     pub(super) fn authorization(&self) -> Option<&Authorization> {
         self.authorization.as_deref()
     }
 
-    /// Sends a request, with an access token where there are some. A request that is refused with
-    /// 401, or with 403 because its scope does not suffice, was not processed: it is sent once more
-    /// with another token.
+    /// Sends a request, with an access token if configured. A request that is refused with 401, or
+    /// with 403 for an insufficient scope, was not processed: it is retried once with another
+    /// token.
     pub(super) async fn send(
         &self,
         method: Method,

@@ -15,17 +15,17 @@ use domain::fault::UpstreamFaultKind as Kind;
 use domain::sse_decoder;
 use net::egress::reset;
 
-/// Bytes that a stream may carry between two events, as a multiple of the largest message: it
-/// admits keep-alive comments, and bounds endless ones.
+/// Bytes that a stream may carry between two events, as a multiple of the largest message: permits
+/// keep-alive comments, but not endless ones.
 const STREAM_FACTOR: usize = 4;
 
 /// Reader of an event stream. `limit`, in bytes, bounds each event.
 pub struct SseReader {
     body: Incoming,
     decoder: sse_decoder::SseDecoder,
-    /// Events that are decoded and not returned yet.
+    /// Decoded events that were not returned yet.
     events: VecDeque<sse_decoder::SseEvent>,
-    /// Messages of a batch that are not returned yet (2025-03-26, batching).
+    /// Messages of a batch that were not returned yet (2025-03-26, batching).
     messages: VecDeque<Document>,
     /// Bytes that may still come before the next event.
     budget: usize,
@@ -41,7 +41,7 @@ impl SseReader {
         Self { body, decoder, events, messages: VecDeque::new(), budget, limit }
     }
 
-    /// Returns the next JSON-RPC message, or one that cannot be read; nothing at the end of the
+    /// Returns the next JSON-RPC message, or an unreadable message; `None` at the end of the
     /// stream. Cancel safe.
     ///
     /// # Errors
@@ -63,7 +63,7 @@ impl SseReader {
         }
     }
 
-    /// Skips what is left of the stream, `most` bytes at most.
+    /// Skips the rest of the stream, at most `most` bytes.
     pub(super) async fn skip_to_end(mut self, mut most: usize) {
         while let Ok(Some(chunk)) = next_chunk(&mut self.body).await {
             let Some(left) = most.checked_sub(chunk.len()) else { return };
@@ -71,15 +71,14 @@ impl SseReader {
         }
     }
 
-    /// Returns the id after which the stream is to be resumed (MCP 2025-11-25, transports,
-    /// resumability); `None` if the upstream has given none.
+    /// Returns the event id for resuming the stream (MCP 2025-11-25, transports, resumability);
+    /// `None` if the upstream has sent no id.
     pub(super) fn last_event_id(&self) -> Option<HeaderValue> {
         let id = Some(self.decoder.last_id()).filter(|id| !id.is_empty());
         id.and_then(|id| HeaderValue::from_bytes(id).ok())
     }
 
-    /// The time after which the upstream wants the stream to be opened again (MCP 2025-11-25,
-    /// transports).
+    /// The upstream's delay before the stream is reopened (MCP 2025-11-25, transports).
     pub(super) fn retry(&self) -> Option<Duration> {
         self.decoder.retry()
     }

@@ -51,8 +51,8 @@ pub struct UpstreamChild {
 }
 
 /// Environment variables that a child inherits: enough to find programs and a home directory, here
-/// and on Windows, and the proxies and certificates of its network. None of the gateway's own
-/// secrets.
+/// and on Windows, and the proxies and certificates of its network. No secret of the gateway is
+/// inherited.
 const INHERITED: [&str; 21] = [
     "PATH",
     "HOME",
@@ -77,14 +77,14 @@ const INHERITED: [&str; 21] = [
     "REQUESTS_CA_BUNDLE",
 ];
 
-/// Time for which the output of a child is still read after its exit.
+/// Time for which the output of a child is still read after the child's exit.
 const OUTPUT_DRAIN: Duration = Duration::from_millis(500);
 
-/// Time that a child has to exit after its standard input is closed (MCP 2025-11-25, lifecycle,
+/// Time for a child to exit after its standard input is closed (MCP 2025-11-25, lifecycle,
 /// shutdown).
 const EXIT_AFTER_EOF: Duration = Duration::from_secs(2);
 
-/// Time that it then has after SIGTERM, before it gets SIGKILL.
+/// Time for the child to exit after SIGTERM, before SIGKILL.
 const EXIT_AFTER_SIGTERM: Duration = Duration::from_secs(3);
 
 impl UpstreamChild {
@@ -102,7 +102,7 @@ impl UpstreamChild {
         let missing =
             || format!("`{}` is not installed or not on PATH, or not executable", stdio.program);
         find_program(stdio).map_err(|_| failed(missing()))?;
-        // The system's error text has no path that clients must not see.
+        // The system's error text contains no path, which clients must not see.
         let started = platform().processes.spawn(&command(stdio, &settings.inherit));
         let processes::Child { process, stdin, mut stdout, stderr } =
             started.map_err(|error| failed(error.to_string()))?;
@@ -154,7 +154,7 @@ impl UpstreamChild {
             };
             let kind = match kind {
                 Kind::ChildExited(_) => {
-                    // Some write their last words to standard output.
+                    // Some child processes write their last messages to standard output.
                     let words = async { tokio::join!(drained.cancelled(), reader.read(stdout)) };
                     process.report(is_supervised, words, &stderr_tail).await
                 }
@@ -168,7 +168,7 @@ impl UpstreamChild {
             closed.cancel();
             correlator.close();
             drop(queue);
-            // `write` has closed its input.
+            // `write` has already closed the child's input.
             process.end().await;
             drop(record);
             drop(terminated);
@@ -176,8 +176,8 @@ impl UpstreamChild {
         Ok(child)
     }
 
-    /// Sends a request and waits for the response to `id`. Dropped before, the request is cancelled
-    /// upstream.
+    /// Sends a request and waits for the response to `id`. Dropping the future before the response
+    /// cancels the request upstream.
     ///
     /// # Errors
     /// See [`super::UpstreamTransport::request`].
@@ -197,7 +197,7 @@ impl UpstreamChild {
         self.cause.get().cloned().unwrap_or_else(|| Kind::ChildExited(Arc::default()))
     }
 
-    /// Notes that the handshake has succeeded: from now on the end of the child is news.
+    /// Notes that the handshake has succeeded: from now on the end of the child is reported.
     pub fn put_in_service(&self) {
         self.in_service.store(true, Ordering::Relaxed);
     }
@@ -236,7 +236,7 @@ impl UpstreamChild {
     }
 }
 
-/// The audit events of a child: `child_started`, and `child_ended` when this is dropped.
+/// The audit events of a child: `child_started`, and `child_ended` on drop.
 struct ChildRecord {
     audit: Audit,
     upstream: Arc<str>,
@@ -275,7 +275,7 @@ impl Drop for StdioRequest<'_> {
         if self.child.correlator.forget_response(self.id)
             && let Some(cancellation) = reply::cancellation(self.id)
         {
-            // A full queue means that the child does not read: it would not read this either.
+            // A child that does not empty the queue would not read a cancellation either.
             let _ = self.child.input.try_send(cancellation);
         }
     }
@@ -299,14 +299,14 @@ fn command(stdio: &config::Stdio, inherit: &[String]) -> ProgramCommand {
     ProgramCommand { program, arguments, folder: stdio.cwd.clone(), environment }
 }
 
-/// Bytes that one read of standard output returns at most: the capacity of a pipe on Linux.
+/// Most bytes of one read from standard output: the capacity of a pipe on Linux.
 const READ_BUFFER: usize = 64 << 10;
 
 /// Reader of the child's standard output.
 struct StdoutReader {
     correlator: Arc<Correlator>,
     input: ChildInput,
-    /// Keep what is no message: a program that does not start says here, too, why.
+    /// Keep output that is not a message: it may explain why a program does not start.
     tails: [Arc<StderrTail>; 2],
     /// Tasks that wait for a client's answer to a server request.
     tasks: TaskTracker,
@@ -346,7 +346,7 @@ impl StdoutReader {
         let noise = (!line.starts_with(b"{")).then(|| line[..line.len().min(EXCERPT)].to_vec());
         match reply::messages(line) {
             Ok(messages) => {
-                // Some write log lines that are JSON.
+                // Some child processes write log lines in JSON.
                 for message in messages {
                     if message.json().get("jsonrpc").is_none() {
                         self.keep(message.json().text().as_bytes());
@@ -362,7 +362,7 @@ impl StdoutReader {
         }
     }
 
-    /// Keeps a line that is no message beside those of standard error.
+    /// Keeps a line that is not a message together with the lines of standard error.
     fn keep(&self, line: &[u8]) {
         let line = [&line[..line.len().min(EXCERPT)], b"\n"].concat();
         self.tails.iter().for_each(|tail| tail.push(&line));
@@ -387,8 +387,8 @@ impl StdoutReader {
     }
 }
 
-/// Looks the program up before the start: its supervisor would start, and the missing program would
-/// only show on standard error.
+/// Finds the program before the start. Otherwise its supervisor would start, and a missing program
+/// would show on standard error only.
 pub(crate) fn find_program(stdio: &config::Stdio) -> io::Result<()> {
     let configured = stdio.env.iter().find(|(name, _)| name == "PATH");
     let path = match configured {
@@ -412,7 +412,7 @@ impl ProcessGroup {
         sleep(OUTPUT_DRAIN).await;
     }
 
-    /// Returns why a leader that has ended its output did so, once its last words were read.
+    /// Returns why a leader has ended its output, after its last output was read.
     async fn report<T>(
         &mut self,
         is_supervised: bool,

@@ -39,13 +39,13 @@ use domain::jsonrpc::{Frame, Id};
 use net::egress::{Egress, UNENCODED, check_encoding};
 use net::origin;
 
-/// HTTP endpoint of an upstream, as one session uses it.
+/// HTTP endpoint of an upstream for one session.
 #[derive(Clone)]
 pub struct HttpEndpoint {
     sender: RequestSender,
     url: Uri,
-    /// The headers of each request: media types, and the configured ones, the credential among
-    /// them.
+    /// The headers of each request: media types, and the configured headers, including the
+    /// credential.
     headers: HeaderMap,
     /// Bytes of the largest message.
     max_message: usize,
@@ -57,36 +57,36 @@ pub struct HttpEndpoint {
     stream_ends: Arc<Semaphore>,
     /// Time to post a client's answer to a server request.
     answer_timeout: Duration,
-    /// Milliseconds until a notification stream that has ended is opened again; 0 where the
-    /// upstream has not said so.
+    /// Milliseconds until an ended notification stream is reopened; 0 if the upstream has sent no
+    /// time.
     retry_ms: Arc<AtomicU64>,
 }
 
-/// Longest time until a stream is opened again, whatever the upstream asks for.
+/// Longest time until a stream is reopened, even if the upstream requests a longer time.
 const LONGEST_RETRY: Duration = Duration::from_secs(3600);
 
-/// Time until a response stream is resumed, if the upstream does not say: as in the SDKs.
+/// Time until a response stream is resumed if the upstream sends none: as in the SDKs.
 const DEFAULT_RETRY: Duration = Duration::from_secs(1);
 
-/// Shortest time until a response stream is resumed: an upstream that ends it at once must not keep
-/// the gateway busy until the deadline of the call.
+/// Shortest time until a response stream is resumed: an upstream that ends each stream at once must
+/// not keep the gateway busy until the deadline of the call.
 const SHORTEST_RETRY: Duration = Duration::from_millis(100);
 
-/// Attempts to resume a response stream that fail one after another.
+/// Most consecutive failed attempts to resume a response stream.
 const MAX_FAILED_RESUMPTIONS: usize = 3;
 
 /// Time to post a message whose outcome is not awaited.
 const BACKGROUND_POST_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Such messages at a time: an upstream that sends requests and accepts no responses must not use
-/// unbounded memory.
+/// Most background posts at once: an upstream that sends requests and accepts no responses must not
+/// use unbounded memory.
 const MAX_BACKGROUND_POSTS: usize = 64;
 
 /// Time in which a response stream may end, and bytes that it may still send, after the response.
 const END_TIMEOUT: Duration = Duration::from_secs(1);
 const MAX_END: usize = 16 << 10;
 
-/// Such streams at a time; of others the connection is closed.
+/// Most response streams that are read to their end; connections of further streams are closed.
 const MAX_STREAM_ENDS: usize = 64;
 
 /// Result of a request with the headers of its HTTP response.
@@ -101,10 +101,10 @@ pub(crate) const MCP_METHOD: HeaderName = HeaderName::from_static("mcp-method");
 pub const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 pub(crate) const MCP_NAME: HeaderName = HeaderName::from_static("mcp-name");
 
-/// Room for the headers of a request, so that they are not moved when those of one call are added.
+/// Capacity for the headers of a request, which avoids a reallocation when call headers are added.
 const COMMON_HEADERS: usize = 13;
 
-/// Bytes that are allocated at most because of the length that an upstream announces.
+/// Most bytes that are allocated because of an announced length.
 const MAX_FIRST_BUFFER: usize = 4 << 20;
 
 impl HttpEndpoint {
@@ -158,7 +158,7 @@ impl HttpEndpoint {
         &self.headers
     }
 
-    /// Returns the access tokens, where requests are sent with some.
+    /// Returns the access tokens, if requests need them.
     pub fn authorization(&self) -> Option<&Authorization> {
         self.sender.authorization()
     }
@@ -167,8 +167,8 @@ impl HttpEndpoint {
     /// event stream go to the correlator.
     ///
     /// # Errors
-    /// See [`super::UpstreamTransport::request`]. [`Kind::SessionLost`] also where the upstream
-    /// says so in other words than by a 404, if the session has worked before.
+    /// See [`super::UpstreamTransport::request`]. Also [`Kind::SessionLost`] if the upstream
+    /// reports it by other means than a 404 and the session has worked before.
     pub async fn request(
         self: &Arc<Self>,
         id: &Id,
@@ -252,8 +252,8 @@ impl HttpEndpoint {
         }
     }
 
-    /// Opens the notification stream of a session by GET, and reads it to its end. A stream that
-    /// has ended is resumed by the next GET. Returns once it may be opened again.
+    /// Opens the notification stream of a session by GET, and reads it to its end. The next GET
+    /// resumes a stream that has ended. Returns once the stream may be reopened.
     ///
     /// # Errors
     /// When the upstream has no such stream, or the stream breaks.
@@ -271,7 +271,7 @@ impl HttpEndpoint {
         let ended = match self.events(response) {
             Ok(mut events) => {
                 let ended = self.read_notifications(&mut events, on_event).await;
-                // Without a new id, the stream goes on after the one before.
+                // Without a new id, the stream continues after the previous id.
                 events.last_event_id().into_iter().for_each(|id| session.set_last_event_id(id));
                 ended
             }
@@ -284,8 +284,8 @@ impl HttpEndpoint {
         self.wait_to_reopen(ended).await
     }
 
-    /// Opens the notification stream of a POSTed request, and reads it to its end. Returns once it
-    /// may be opened again.
+    /// Opens the notification stream of a POSTed request, and reads it to its end. Returns once the
+    /// stream may be reopened.
     ///
     /// # Errors
     /// When the upstream refuses the request, or the stream breaks.
@@ -302,8 +302,8 @@ impl HttpEndpoint {
         self.wait_to_reopen(ended).await
     }
 
-    /// Waits until a notification stream may be opened again: that time holds until the upstream
-    /// sends another one (WHATWG HTML, section 9.2.6).
+    /// Waits until a notification stream may be reopened. The delay applies until the upstream
+    /// sends another (WHATWG HTML, section 9.2.6).
     async fn wait_to_reopen(&self, ended: Result<(), Kind>) -> Result<(), Kind> {
         let retry = Duration::from_millis(self.retry_ms.load(Ordering::Relaxed));
         let is_final =
@@ -341,8 +341,8 @@ impl HttpEndpoint {
         ended
     }
 
-    /// Returns the fault of a GET that is refused. A 404 is no [`Kind::SessionLost`]: many servers
-    /// answer so because they have no such stream, and the next request shows whether the session
+    /// Returns the fault of a refused GET. A 404 does not mean [`Kind::SessionLost`]: many servers
+    /// answer 404 because they have no such stream, and the next request shows whether the session
     /// exists.
     async fn refused_stream(
         self: &Arc<Self>,
@@ -429,8 +429,8 @@ impl HttpEndpoint {
     /// Posts a message to `url`, such as the endpoint that an HTTP+SSE upstream names.
     ///
     /// # Errors
-    /// [`Kind::SessionLost`] for a 404, or where the upstream says so; otherwise when the upstream
-    /// cannot be reached or refuses.
+    /// [`Kind::SessionLost`] for a 404, or if the upstream reports a lost session; otherwise when
+    /// the upstream cannot be reached or refuses the message.
     pub async fn post_to(&self, url: &Uri, headers: HeaderMap, body: String) -> Result<(), Kind> {
         let response = self.sender.send(Method::POST, url, &headers, Bytes::from(body)).await?;
         match response.status() {
@@ -455,8 +455,8 @@ impl HttpEndpoint {
         }
     }
 
-    /// Posts the reply that a message of the upstream demands, in the background: at once, or as
-    /// soon as the client has answered a server request.
+    /// Posts the reply to a message of the upstream in the background: at once, or after the client
+    /// has answered a server request.
     pub fn send_followup(self: &Arc<Self>, url: &Uri, headers: HeaderMap, followup: Followup) {
         match followup {
             Followup::None => {}
@@ -478,7 +478,7 @@ impl HttpEndpoint {
 
     /// Posts a message in the background, within a second. Drops it when too many are being posted.
     pub fn post_and_forget(self: &Arc<Self>, url: &Uri, headers: HeaderMap, body: String) {
-        // Without a runtime the process is about to end, and its connections with it.
+        // Without a runtime the process and its connections are about to end.
         if Handle::try_current().is_err() {
             return;
         }
@@ -536,8 +536,8 @@ impl HttpEndpoint {
         Ok(bytes)
     }
 
-    /// Reads events until the response to `id`. A stream that ends before it is resumed, if the
-    /// upstream has given it an event id.
+    /// Reads events until the response to `id`. A stream that ends before the response is resumed,
+    /// if the upstream has sent an event id.
     async fn read_stream(
         self: &Arc<Self>,
         id: &Id,
@@ -565,13 +565,13 @@ impl HttpEndpoint {
         }
     }
 
-    /// Reads a stream to its end once it has carried the response, so that its connection is used
-    /// again: many servers send the end in a packet of its own, and some cancel the request of a
-    /// client that closes before it (LiteLLM 1.110).
+    /// Reads a stream to its end after the response, so that its connection can be reused. Many
+    /// servers send the end in a separate packet, and some cancel the request of a client that
+    /// closes before the end (LiteLLM 1.110).
     fn read_end(&self, events: SseReader) {
         let mut reading = Box::pin(timeout(END_TIMEOUT, events.skip_to_end(MAX_END)));
         let Ok(permit) = self.stream_ends.clone().try_acquire_owned() else { return };
-        // Its end has come with the response, as a rule.
+        // Usually the end has arrived with the response.
         if reading.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready() {
             return;
         }
@@ -619,9 +619,9 @@ impl HttpEndpoint {
         Err(Kind::Reset(ended))
     }
 
-    /// Opens a response stream again by GET, `retry` after its end (MCP 2025-11-25, transports,
-    /// resumability). The deadline of the call bounds how often; `ended` is the fault if the
-    /// upstream cannot resume it.
+    /// Reopens a response stream by GET, `retry` after its end (MCP 2025-11-25, transports,
+    /// resumability). The deadline of the call limits the number of attempts; `ended` is the fault
+    /// if the upstream cannot resume the stream.
     async fn resume(
         &self,
         headers: &HeaderMap,
@@ -647,16 +647,16 @@ impl HttpEndpoint {
     }
 }
 
-/// How a response stream is resumed.
+/// Parameters for resuming a response stream.
 struct Resumption {
     /// The headers of the GET; `None` before the first event id.
     headers: Option<HeaderMap>,
-    /// The time to wait before it.
+    /// The wait before the GET.
     retry: Duration,
 }
 
 impl Resumption {
-    /// Notes where a stream has ended; `headers` are those of its request.
+    /// Notes the last event of an ended stream; `headers` are the headers of its request.
     fn note(&mut self, ended: &SseReader, headers: &HeaderMap) {
         if let Some(id) = ended.last_event_id() {
             self.headers.get_or_insert_with(|| headers.clone()).insert(LAST_EVENT_ID, id);
@@ -666,8 +666,8 @@ impl Resumption {
 }
 
 /// Returns `Host` for the requests to a URL (RFC 9110, section 7.2), which the HTTP client would
-/// otherwise write for each of them. `None` over TLS, where HTTP/2 may be negotiated, which has no
-/// such header.
+/// otherwise write for each request. `None` over TLS, where HTTP/2 may be negotiated, which does
+/// not use `Host`.
 fn host(url: &Uri) -> Option<HeaderValue> {
     let authority = url.authority().filter(|_| url.scheme() == Some(&Scheme::HTTP))?;
     let host = match authority.port_u16() {
@@ -677,7 +677,7 @@ fn host(url: &Uri) -> Option<HeaderValue> {
     HeaderValue::try_from(host).ok()
 }
 
-/// Returns the media type without parameters, if it is one of the two that MCP uses.
+/// Returns the media type without parameters, if MCP uses this type.
 fn media_type(headers: &HeaderMap) -> Option<&'static str> {
     let value = headers.get(CONTENT_TYPE)?.to_str().ok()?;
     let essence = value.split(';').next()?.trim();

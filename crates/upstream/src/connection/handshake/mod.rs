@@ -37,7 +37,7 @@ use verdict::{DiscoveryVerdict, discover, judge, modern_after_all};
 pub(crate) struct Conversation {
     pub revision: Revision,
     pub capabilities: Capabilities,
-    /// Headers of every message: those of its transport, protocol version and session id.
+    /// Headers of every message, with transport headers, protocol version and session id.
     headers: HeaderMap,
     /// Whether each request declares the capabilities of its client; otherwise `initialize` did.
     declares_per_call: bool,
@@ -54,9 +54,9 @@ pub struct Capabilities {
     pub completions: bool,
     /// The extension for skills.
     pub skills: bool,
-    /// The capabilities beside prompts; `None` where they are not known.
+    /// The capabilities in addition to prompts; `None` if unknown.
     pub passthrough: Option<Arc<PassthroughCapabilities>>,
-    /// The gateways behind it, itself the first if it is one.
+    /// The gateways behind the upstream; first the upstream, if it is a gateway.
     pub behind: Via,
 }
 
@@ -212,8 +212,8 @@ impl Conversation {
         }
     }
 
-    /// Whether changes of its tools and of its resources are wanted and announced. The extension
-    /// for skills has no notification, but their files are resources, which may be listed.
+    /// Whether changes of the upstream's tools and resources are needed and announced. Skills have
+    /// no notification, but their files are resources, which may be listed.
     fn rest_notifications(&self, transport: &UpstreamTransport) -> [bool; 2] {
         let wants_passthrough = transport.correlator().wants_passthrough();
         let Some(passthrough) = &self.capabilities.passthrough else { return [false; 2] };
@@ -291,12 +291,12 @@ impl Conversation {
     }
 
     /// Whether client capabilities are declared at `initialize`, so that a client that accepts
-    /// server requests needs a session of its own.
+    /// server requests needs a separate session.
     pub(crate) fn declares_at_open(&self) -> bool {
         !self.declares_per_call
     }
 
-    /// Whether log messages are asked for once for all calls of the session.
+    /// Whether the log level is requested once for all calls of the session.
     pub(crate) fn has_log_level_of_session(&self) -> bool {
         !self.declares_per_call && self.capabilities.has_logging()
     }
@@ -320,8 +320,8 @@ impl Conversation {
         }
     }
 
-    /// Whether an empty `nextCursor` ends a list: many legacy servers write so, while it is a
-    /// cursor like any other in the modern schema.
+    /// Whether an empty `nextCursor` ends a list: many legacy servers end lists this way, but in
+    /// the modern schema an empty cursor is valid.
     pub(crate) fn empty_cursor_ends(&self) -> bool {
         self.revision.era() == Era::Legacy
     }
@@ -331,14 +331,14 @@ impl Conversation {
         self.revision.era() == Era::Legacy
     }
 
-    /// `headers` are those of the transport.
+    /// `headers` are the headers of the transport.
     fn modern(capabilities: Capabilities, mut headers: HeaderMap) -> Self {
         let revision = Revision::NEWEST_MODERN;
         headers.insert(PROTOCOL_VERSION, HeaderValue::from_static(revision.as_str()));
         Self { revision, capabilities, headers, declares_per_call: true, standard_headers: true }
     }
 
-    /// `headers` are those of the transport.
+    /// `headers` are the headers of the transport.
     fn legacy(
         revision: Revision,
         capabilities: Capabilities,
@@ -376,15 +376,15 @@ impl Capabilities {
         self.passthrough.as_ref().is_some_and(|passthrough| passthrough.logging)
     }
 
-    /// Leaves out log messages, where nothing shows which call they belong to.
+    /// Drops the logging capability if log messages cannot be correlated with calls.
     pub(crate) fn drop_logging(&mut self) {
         if let Some(passthrough) = &mut self.passthrough {
             Arc::make_mut(passthrough).logging = false;
         }
     }
 
-    /// Capabilities of a modern upstream that `server/discover` did not show: the gateway tries
-    /// them.
+    /// Assumed capabilities of a modern upstream that `server/discover` did not show: the gateway
+    /// tries these capabilities.
     const ASSUMED: Self = Self {
         prompts: true,
         list_changed: false,
@@ -422,7 +422,7 @@ async fn initialize(
     let revision = version.and_then(|v| Revision::parse(&v)).filter(|r| r.era() == Era::Legacy);
     let revision = revision.ok_or_else(|| Kind::Protocol(NO_COMMON_REVISION.to_owned()))?;
     let mut capabilities = Capabilities::read(result);
-    // 2024-11-05 has no such capability: only a request shows whether it is there.
+    // 2024-11-05 has no such capability: only a request shows whether completions are supported.
     capabilities.completions |= revision == Revision::V2024_11_05;
     let session = headers.get(SESSION_ID);
     let conversation = Conversation::legacy(revision, capabilities, session, transport.headers());
@@ -431,7 +431,7 @@ async fn initialize(
     Ok(conversation)
 }
 
-/// About how many bytes `_meta`, or the parameters of `initialize`, have.
+/// The approximate size of `_meta`, or of the parameters of `initialize`, in bytes.
 const META_SIZE: usize = 320;
 
 /// The `Implementation` that the gateway declares to upstreams.

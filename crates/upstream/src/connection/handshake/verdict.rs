@@ -22,8 +22,8 @@ pub(crate) enum DiscoveryVerdict {
     Undecided(Kind),
 }
 
-/// Sends `server/discover`. Sends it once more if the upstream refuses the version and yet names it
-/// among its supported ones, which count (MCP 2026-07-28, `UnsupportedProtocolVersionError`).
+/// Sends `server/discover`. Repeats the request if the upstream refuses the version but lists it as
+/// supported; the list takes precedence (MCP 2026-07-28, `UnsupportedProtocolVersionError`).
 pub(crate) async fn discover(transport: &UpstreamTransport) -> Result<Document, Kind> {
     match send_discover(transport, &Id::number(0)).await {
         Err(refusal) if supports_modern(&refusal) => send_discover(transport, &Id::number(2)).await,

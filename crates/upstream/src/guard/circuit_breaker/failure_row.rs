@@ -1,4 +1,4 @@
-//! Failures in a row, by the callers who met them: they open a circuit.
+//! Consecutive failures by caller, which open a circuit.
 
 use super::CallKey;
 
@@ -6,7 +6,7 @@ use super::CallKey;
 #[derive(Debug, Default)]
 pub(super) struct FailureRow {
     pub total: usize,
-    /// Failures by caller, of the first ones.
+    /// Failures of the first [`COUNTED_CALLERS`] callers, by caller.
     callers: Vec<(u64, usize)>,
     /// Failures of further callers.
     others: usize,
@@ -14,7 +14,7 @@ pub(super) struct FailureRow {
     pub has_several_prompts: bool,
 }
 
-/// Callers whose failures are counted each by itself.
+/// Most callers whose failures are counted separately.
 const COUNTED_CALLERS: usize = 16;
 
 impl FailureRow {
@@ -30,7 +30,7 @@ impl FailureRow {
         }
     }
 
-    /// The caller who has met all of them, if it is one.
+    /// The caller of all failures, if a single caller has met them.
     pub(super) fn only_caller(&self) -> Option<u64> {
         match self.callers.as_slice() {
             [(caller, _)] => Some(*caller),
@@ -38,8 +38,8 @@ impl FailureRow {
         }
     }
 
-    /// Whether several callers have met `failures` failures, of which each counts for half at most:
-    /// one who fails at will does not turn another's single failure into one of all.
+    /// Whether several callers have met `failures` failures. Each caller counts for at most half,
+    /// so that one caller alone cannot open the circuit for all callers.
     pub(super) fn is_of_several_callers(&self, failures: usize) -> bool {
         let most = failures.div_ceil(2);
         let counted = self.callers.iter().map(|(_, count)| (*count).min(most));

@@ -1,6 +1,5 @@
-//! How an upstream tells that it has lost a session. It should answer 404 (MCP 2025-11-25,
-//! transports, session management); many servers and balancers say it in other words, which a ping
-//! confirms.
+//! Detects lost sessions. An upstream should answer 404 (MCP 2025-11-25, transports, session
+//! management); many servers and balancers answer with other texts, which a ping confirms.
 
 use std::sync::Arc;
 
@@ -14,16 +13,16 @@ use domain::fault::UpstreamFaultKind as Kind;
 use domain::jsonrpc::{self, Id};
 use domain::method::PING;
 
-/// Bytes of a text that are looked at: such answers are one sentence.
+/// Bytes of an error text to search: such texts are one sentence.
 const MOST: usize = 4 << 10;
 
-/// Words that such texts put between those that count.
+/// Words that are ignored between the words of a phrase.
 const FILLERS: [&str; 15] = [
     "a", "active", "an", "been", "for", "given", "has", "header", "id", "is", "mcp", "the", "this",
     "was", "with",
 ];
 
-/// The words of such texts, without fillers.
+/// Phrases of lost-session texts, without fillers.
 const PHRASES: [&[&str]; 20] = [
     &["no", "session"],
     &["no", "valid", "session"],
@@ -48,7 +47,7 @@ const PHRASES: [&[&str]; 20] = [
 ];
 
 impl HttpEndpoint {
-    /// Whether an error is about the session, which the upstream has lost. `id` is that of the
+    /// Whether an error means that the upstream has lost the session. `id` is the id of the failed
     /// request.
     pub(super) async fn tells_of_lost_session(
         self: &Arc<Self>,
@@ -64,8 +63,8 @@ impl HttpEndpoint {
             && self.has_lost_session(id, headers, correlator).await
     }
 
-    /// Whether the upstream has lost the session, and not only says so about something of its own:
-    /// then it answers a ping alike. `id` is that of the request before.
+    /// Whether a ping confirms that the upstream has lost the session: the text of the error may
+    /// concern a session of the upstream's application. `id` is the id of the failed request.
     pub(super) async fn has_lost_session(
         self: &Arc<Self>,
         id: &Id,
@@ -82,13 +81,13 @@ impl HttpEndpoint {
     }
 }
 
-/// Whether the request has a session with which one has succeeded before.
+/// Whether the request has a session with which another request has succeeded before.
 pub(super) fn has_working_session(headers: &HeaderMap, correlator: &Correlator) -> bool {
     headers.contains_key(SESSION_ID) && correlator.session().has_worked()
 }
 
-/// Whether a status may stand for a lost session, if the body says so. A 401 with a challenge is
-/// about the credential.
+/// Whether a status may mean a lost session, if the body says so. A 401 with a challenge concerns
+/// the credential.
 pub(super) fn may_be_meant(head: &Parts) -> bool {
     match head.status {
         StatusCode::BAD_REQUEST | StatusCode::SERVICE_UNAVAILABLE => true,
@@ -103,8 +102,8 @@ fn may_be_of_session(code: i64) -> bool {
     !matches!(code, -32602 | -32603)
 }
 
-/// Whether an answer to a request with a session id says that there is no such session, or that it
-/// was not initialized.
+/// Whether the text of an answer to a request with a session id reports an unknown or uninitialized
+/// session.
 pub(super) fn is_said_by(text: &str) -> bool {
     let text = text[..text.floor_char_boundary(MOST)].to_lowercase();
     let text = text.replace("sessionid", "session id").replace("initialised", "initialized");
