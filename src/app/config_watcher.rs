@@ -157,7 +157,8 @@ mod tests {
 
     #[test]
     fn a_changed_file_is_loaded_once_it_is_the_same_in_two_polls() {
-        let (mut watcher, now) = (ConfigWatcher::default(), Instant::now());
+        let mut watcher = ConfigWatcher::default();
+        let now = Instant::now();
         let mut observe = |digest| watcher.observe(Wake::Interval, &polled("a", &[digest]), now);
         let steps = ["a", "a", "b", "c", "c"].map(&mut observe);
         assert_eq!(steps, [Step::Wait, Step::Wait, Step::Wait, Step::Wait, Step::Load]);
@@ -166,9 +167,11 @@ mod tests {
 
     #[test]
     fn a_rejected_configuration_is_reported_once_and_tried_again_later_or_when_it_changes() {
-        let (mut watcher, start) = (ConfigWatcher::default(), Instant::now());
+        let mut watcher = ConfigWatcher::default();
+        let start = Instant::now();
         let poll = |watcher: &mut ConfigWatcher, digests: &[&str], secs| {
-            let (polled, now) = (polled("a", digests), start + Duration::from_secs(secs));
+            let polled = polled("a", digests);
+            let now = start + Duration::from_secs(secs);
             let step = watcher.observe(Wake::Interval, &polled, now);
             let outcome = Err(rejection(&[("policies", "p")]));
             let is_load = step == Step::Load;
@@ -190,7 +193,8 @@ mod tests {
 
     #[test]
     fn a_mistake_outside_of_the_polled_files_is_not_restored_by_them() {
-        let (mut watcher, now) = (ConfigWatcher::default(), Instant::now());
+        let mut watcher = ConfigWatcher::default();
+        let now = Instant::now();
         let used = || polled("a", &["a"]);
         assert_eq!(watcher.observe(Wake::Requested, &used(), now), Step::Load);
         assert!(watcher.loaded(Err(rejection(&[])), Wake::Requested, used(), now).is_some());
@@ -205,7 +209,8 @@ mod tests {
         fn files_that_rest_are_loaded_or_in_use(
             history in prop::collection::vec((0..4_u8, any::<bool>(), 0..9_u64), 0..40),
         ) {
-            let (mut watcher, mut now) = (ConfigWatcher::default(), Instant::now());
+            let mut watcher = ConfigWatcher::default();
+            let mut now = Instant::now();
             let mut used = 0;
             let mut tried = None;
             let mut poll = |digest: u8, is_valid: bool, now| {

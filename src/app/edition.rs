@@ -50,7 +50,8 @@ impl Edition {
             gate = gate.in_cluster(cluster.clone());
             shared = shared.in_cluster(cluster);
         }
-        let (gate, shared) = (Arc::new(gate), Arc::new(shared));
+        let gate = Arc::new(gate);
+        let shared = Arc::new(shared);
         let deps = RouterDeps { gate: gate.clone(), sealer: sealer.clone() };
         let router = Arc::new(Router::start(&config, deps, upstream_deps.clone()));
         let approvals = Approvals::start(&config, router.clone(), &upstream_deps);
@@ -74,7 +75,8 @@ impl Edition {
         let (router, serves) = self.router.renew(&config, deps).await?;
         let router = Arc::new(router);
         let approvals = self.approvals.renew(&config, router.clone());
-        let (shared, upstream_deps) = (self.shared.clone(), self.upstream_deps.clone());
+        let shared = self.shared.clone();
+        let upstream_deps = self.upstream_deps.clone();
         if let Some(cluster) = self.sessions.cluster() {
             cluster.renew(&config.server.limits, sealer.clone());
         }

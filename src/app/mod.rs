@@ -179,7 +179,8 @@ impl App {
         supervisor.supervise_until(&drain, "listener", accepting);
         if let Some((cluster, relayed)) = cluster.zip(relayed) {
             let evidence = Evidence { audit: app.audit.clone(), usage: app.usage.clone() };
-            let (edition, shutdown) = (&app.edition, &app.shutdown);
+            let edition = &app.edition;
+            let shutdown = &app.shutdown;
             replicas::take_part(&cluster, relayed, edition, endpoint.clone(), evidence, shutdown);
         }
         app.endpoint = Some(Listening { addr, service: endpoint });
@@ -387,7 +388,8 @@ impl Foundation {
         };
         audit.note(config_event(config, "config_loaded"));
         warn_about_config(config);
-        let (counted, recorded) = (telemetry.clone(), audit.clone());
+        let counted = telemetry.clone();
+        let recorded = audit.clone();
         let shutdown = Shutdown::reporting(move |TaskFailure { task, how }| {
             counted.metrics().task_failed(task, how.as_str());
             recorded

@@ -112,7 +112,8 @@ impl AnswerDesk {
             tasks.spawn(receipt.acknowledge(Handling::Overloaded));
             return;
         };
-        let (evidence, limit) = (self.evidence.clone(), self.limit);
+        let evidence = self.evidence.clone();
+        let limit = self.limit;
         let until = Instant::now() + ANSWER_TIME;
         tasks.spawn(async move {
             let _place = place;

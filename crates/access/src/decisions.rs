@@ -140,7 +140,8 @@ impl Rights for Decisions {
 
 impl PartialEq for ByRights {
     fn eq(&self, other: &Self) -> bool {
-        let (Self(one), Self(other)) = (self, other);
+        let Self(one) = self;
+        let Self(other) = other;
         (one.id(), one.groups(), one.scopes()) == (other.id(), other.groups(), other.scopes())
     }
 }

@@ -148,8 +148,12 @@ const MAX_NESTING: usize = 100;
 /// Returns a bound for the levels of the deepest policy of a Cedar text: its operators and clauses,
 /// which may be one chain, and its deepest brackets and accesses.
 fn nesting(text: &str) -> usize {
-    let (mut deepest, mut operators) = (0, 0);
-    let (mut open, mut most_open, mut accesses, mut most_accesses) = (0_usize, 0, 0, 0);
+    let mut deepest = 0;
+    let mut operators = 0;
+    let mut open = 0_usize;
+    let mut most_open = 0;
+    let mut accesses = 0;
+    let mut most_accesses = 0;
     let mut rest = text;
     while let Some(next) = rest.chars().next() {
         let word = rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len());

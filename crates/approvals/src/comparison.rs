@@ -40,13 +40,16 @@ const ALL: Duration = Duration::from_secs(2);
 /// Compares two canonical texts, message by message; `""` has no messages.
 pub fn compared_messages(before: &str, after: &str) -> Vec<ComparedMessage> {
     let until = Instant::now() + ALL;
-    let (old, new) = (messages(before), messages(after));
+    let old = messages(before);
+    let new = messages(after);
     let diff = TextDiff::configure().timeout(TIME).diff_slices(&old, &new);
     let mut all = Vec::with_capacity(new.len());
     for op in diff.ops() {
-        let (mut before, mut after) = (old[op.old_range()].iter(), new[op.new_range()].iter());
+        let mut before = old[op.old_range()].iter();
+        let mut after = new[op.new_range()].iter();
         loop {
-            let (before, after) = (before.next(), after.next());
+            let before = before.next();
+            let after = after.next();
             if before.is_none() && after.is_none() {
                 break;
             }

@@ -63,7 +63,8 @@ fn write_diff_within(part: &ChangedPart<'_>, time: Duration, out: &mut String) {
 
 /// Writes the hunks of one part, window by window.
 fn compare(part: &ChangedPart<'_>, time: Duration, hunks: &mut Hunks<'_>) -> ControlFlow<()> {
-    let (mut old, mut new) = (Side::new(part.approved), Side::new(part.offered));
+    let mut old = Side::new(part.approved);
+    let mut new = Side::new(part.offered);
     // The last lines before the window, which are equal in both versions.
     let mut before: VecDeque<String> = VecDeque::new();
     loop {
@@ -267,7 +268,8 @@ fn lines_of<'a>(json: Json<'a>, path: &str) -> ReadableLines<'a> {
 /// Returns the lines of a text. Decodes each line separately, because the text may have megabytes.
 /// `raw` is the inside of a canonical JSON string. Lines keep carriage returns, so that they show.
 fn lines_of_text(raw: &str, path: String) -> impl Iterator<Item = String> + '_ {
-    let (mut rest, mut is_first) = (Some(raw), true);
+    let mut rest = Some(raw);
+    let mut is_first = true;
     iter::from_fn(move || {
         let (line, after) = split_line(rest?);
         rest = after.filter(|after| !after.is_empty());

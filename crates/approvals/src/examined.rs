@@ -49,7 +49,9 @@ impl Examined {
             });
             let mut version = offered.version.version();
             row.keep_variants(&mut version);
-            let (objects, texts, unread) = (Objects::new(), texts.collect(), Vec::new());
+            let objects = Objects::new();
+            let texts = texts.collect();
+            let unread = Vec::new();
             OfferedVersion { version, objects, texts, unread }
         });
         Self { row: row.clone(), offered, seen_otherwise: Vec::new(), not_second: None }

@@ -280,7 +280,8 @@ impl Approvals {
         if rules.needs_two && approves {
             self.note_own_changes(&mut prompts, decider).await;
         }
-        let (action, via) = (action.clone(), decider.via);
+        let action = action.clone();
+        let via = decider.via;
         let audit = self.shared.audit.clone();
         // A spawned task finishes the decision and its record even if the client disconnects.
         let deciding = self.shared.tasks.spawn(beside_calls(move || {

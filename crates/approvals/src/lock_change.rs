@@ -36,10 +36,13 @@ pub(super) fn change_lock(
     }
     let mut lock = old.clone();
     let mut objects = Objects::new();
-    let (mut versions, mut events, mut half) = (Vec::new(), Vec::new(), Vec::new());
+    let mut versions = Vec::new();
+    let mut events = Vec::new();
+    let mut half = Vec::new();
     for examined in prompts {
         let row = &examined.row;
-        let (upstream, raw_name) = (row.upstream.as_str(), &*row.raw_name);
+        let upstream = row.upstream.as_str();
+        let raw_name = &*row.raw_name;
         let approval = lock.approval_mut(row.kind, upstream, raw_name);
         let approved = approval.approved.as_ref().map(|decided| decided.version.clone());
         let (kind, version) = apply(action, examined, approval, attribution, rules)?;
@@ -190,7 +193,8 @@ fn with_variants(
 
 /// Why the author's approval does not count as the second of two approvals.
 pub(super) fn own(change: &FileChange) -> String {
-    let (author, commit) = (excerpt(&change.author), &change.commit);
+    let author = excerpt(&change.author);
+    let commit = &change.commit;
     format!(
         "{author} changed its file in commit {commit}; another person must approve it after the first (approvals.approvers = 2)"
     )

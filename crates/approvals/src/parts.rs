@@ -98,7 +98,8 @@ impl VersionParts {
     /// Returns the difference to a later version as a unified diff; empty without a difference.
     /// `name` is the public name of the prompt.
     pub fn diff(&self, later: &Self, name: &str) -> String {
-        let (mut out, mut unknown) = (String::new(), Vec::new());
+        let mut out = String::new();
+        let mut unknown = Vec::new();
         let mut add = |what: &str, old: Option<&VersionPart>, new: Option<&VersionPart>| {
             let what = format!("{name} ({what})");
             if let Some(VersionPart { digest: None, text: Err(why) }) = new {

@@ -87,12 +87,14 @@ impl Prober {
         let rows = || rows().filter(|row| row.upstream == *upstream && row.kind == KIND);
         let offered = rows().filter_map(|row| Some((row, row.offered.as_ref()?)));
         let mut next = Instant::now() + every;
-        let (mut reports, mut reported) = (Vec::new(), Instant::now());
+        let mut reports = Vec::new();
+        let mut reported = Instant::now();
         for (row, offered) in offered {
             let probe = PromptProbe { approvals, row, offered, patience: Patience::Unbounded };
             let key = row.raw_name.clone();
             let OfferedPrompt { version, .. } = offered;
-            let (definition, source) = (version.definition.clone(), version.source.clone());
+            let definition = version.definition.clone();
+            let source = version.source.clone();
             let known = done.get(&key);
             let known = known.filter(|done| done.definition == definition && done.source == source);
             let is_new = known.is_none();

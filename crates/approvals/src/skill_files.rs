@@ -68,14 +68,16 @@ pub async fn offered_file(
 
 /// The row of a served skill whose upstream has no approvals.
 fn unchecked(catalog: &Catalog, name: &str) -> Option<ApprovalRow> {
-    let (item, listed) = (catalog.skills.content.item(name)?, catalog.skills.skills.get(name)?);
+    let item = catalog.skills.content.item(name)?;
+    let listed = catalog.skills.skills.get(name)?;
     let version = Offered {
         definition: item.digest.clone(),
         source: None,
         texts: Default::default(),
         files: listed.skill.digests(),
     };
-    let (prompt, skill) = (Prompt::named(&listed.skill.path).into(), Some(listed.skill.clone()));
+    let prompt = Prompt::named(&listed.skill.path).into();
+    let skill = Some(listed.skill.clone());
     Some(ApprovalRow {
         kind: ApprovalKind::Skill,
         upstream: item.upstream.clone(),

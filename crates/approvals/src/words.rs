@@ -94,7 +94,8 @@ pub fn marked_lines(diff: &str) -> Vec<DiffLine> {
 /// Returns the lines without signs, and their kinds. Lines within a range are never headings,
 /// because a text may contain lines that look like headings.
 fn kinds(diff: &str) -> Vec<(LineKind, &str)> {
-    let (mut old, mut new) = (0_usize, 0_usize);
+    let mut old = 0_usize;
+    let mut new = 0_usize;
     let kind = |line| {
         let is_counted = old > 0 || new > 0;
         let kind = match line_start(line) {
@@ -139,7 +140,8 @@ fn words(removed: &str, added: &str, until: Instant) -> Option<(MarkedLine, Mark
     if removed.len().max(added.len()) > MAX_LINE || Instant::now() >= until {
         return None;
     }
-    let (mut old, mut new) = (MarkedLine::new(), MarkedLine::new());
+    let mut old = MarkedLine::new();
+    let mut new = MarkedLine::new();
     let diff = TextDiff::configure().deadline(until.into_std()).diff_words(removed, added);
     for change in diff.iter_all_changes() {
         let text = change.value();

@@ -217,7 +217,8 @@ pub(crate) fn copy_state(log: &Path, archive: &Path, number: u64) -> io::Result<
 }
 
 fn compare(mut original: impl Read, mut copy: impl Read) -> io::Result<CopyState> {
-    let (mut text, mut copied) = (vec![0; BLOCK], vec![0; BLOCK]);
+    let mut text = vec![0; BLOCK];
+    let mut copied = vec![0; BLOCK];
     loop {
         let length = read_full(&mut original, &mut text)?;
         let copied_length = read_full(&mut copy, &mut copied)?;
@@ -235,7 +236,8 @@ fn compare(mut original: impl Read, mut copy: impl Read) -> io::Result<CopyState
 
 /// Returns the SHA-256 digest of the text of a segment, in hexadecimal.
 fn text_digest(mut segment: SegmentReader) -> io::Result<String> {
-    let (mut digest, mut block) = (Sha256::new(), vec![0; BLOCK]);
+    let mut digest = Sha256::new();
+    let mut block = vec![0; BLOCK];
     loop {
         let length = read_full(&mut segment, &mut block)?;
         digest.update(&block[..length]);

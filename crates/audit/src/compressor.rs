@@ -44,7 +44,8 @@ impl Compressor {
             return;
         }
         self.current = current;
-        let (folder, work) = (folder.to_owned(), Running(self.work.clone()));
+        let folder = folder.to_owned();
+        let work = Running(self.work.clone());
         *is_running = true;
         drop(is_running);
         // A thread that cannot be started drops `work`, too.

@@ -296,7 +296,8 @@ impl Queue {
             (false, _) => return Err(RecordRefused),
         }
         state.debug_assert_invariants();
-        let (is_for_callers, is_shared) = (state.is_for_callers, state.lone_turns < LONELY);
+        let is_for_callers = state.is_for_callers;
+        let is_shared = state.lone_turns < LONELY;
         if !is_for_callers || is_down || !fits {
             self.wake(state);
         }
@@ -650,7 +651,9 @@ impl QueueState {
             return;
         }
         let newest = &self.entries[self.entries.len().saturating_sub(MAX_CHECKED)..];
-        let (mut calls, mut notes, mut ends) = (0, 0, 0);
+        let mut calls = 0;
+        let mut notes = 0;
+        let mut ends = 0;
         for entry in newest {
             let waits = entry.written.is_some();
             assert!(!(waits && self.is_down), "no call waits for a log that is down");
@@ -780,7 +783,9 @@ mod tests {
             let queue = queue();
             let settings = queue.lock().settings.clone();
             queue.reconfigure(WriterSettings { degrades, ..settings });
-            let (mut recorded, mut taken, mut waiting) = (0, 0, Vec::new());
+            let mut recorded = 0;
+            let mut taken = 0;
+            let mut waiting = Vec::new();
             for (step, id, size) in steps {
                 match step {
                     0..=2 => {

@@ -301,7 +301,8 @@ mod tests {
         let keys = Keys::new(&AuditKey::generate().0);
         let stamp = Stamp { wall: SystemTime::UNIX_EPOCH, up: Duration::from_micros(5) };
         let writer = WriterId { instance: "a".into(), boot: "b".into() };
-        let (mut head, mut out) = (Head::default(), Vec::new());
+        let mut head = Head::default();
+        let mut out = Vec::new();
         head.write(event, stamp, &writer, &keys, &mut out);
         out
     }

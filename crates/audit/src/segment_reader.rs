@@ -165,7 +165,8 @@ impl Blocks {
 
     /// Returns the text of a member.
     fn text(&self, mut file: &File, index: usize) -> io::Result<Vec<u8>> {
-        let (start, end) = (self.starts[index], self.starts[index + 1]);
+        let start = self.starts[index];
+        let end = self.starts[index + 1];
         let mut member = vec![0; usize::try_from(end - start).map_err(|_| damaged())?];
         file.seek(SeekFrom::Start(start))?;
         let read = read_full(file, &mut member)?;

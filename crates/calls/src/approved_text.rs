@@ -148,7 +148,8 @@ mod tests {
     #[test]
     fn a_template_that_would_be_too_large_is_not_filled_in() {
         let key: std::sync::Arc<str> = r#"{"who":"{{ who }}"}"#.into();
-        let (digest, value) = (DigestText::from("sha256:0"), "v".repeat(1 << 20));
+        let digest = DigestText::from("sha256:0");
+        let value = "v".repeat(1 << 20);
         let arguments = format!(r#"{{"who":"{value}"}}"#);
         let text = |text: &str| {
             format!(

@@ -140,7 +140,8 @@ impl LabelledPrompts<'_> {
             by: attribution.by,
             why: attribution.why,
         };
-        let (upstream, via) = (prompt.upstream.clone(), decider.via);
+        let upstream = prompt.upstream.clone();
+        let via = decider.via;
         let deps = &self.router.shared.upstream_deps;
         let audit = deps.audit.clone();
         // A spawned task finishes the move and its record even if the client disconnects.
@@ -173,7 +174,8 @@ fn movable(prompt: &LabelledPrompt, version: u32) -> Result<PathBuf, MoveError> 
     };
     if !prompt.versions.numbers.contains(&version) {
         let known: Vec<_> = prompt.versions.numbers.iter().map(u32::to_string).collect();
-        let (name, known) = (&prompt.name, known.join(", "));
+        let name = &prompt.name;
+        let known = known.join(", ");
         return Err(MoveError::Refused(format!("{name} has no version {version}; it has {known}")));
     }
     Ok(folder.clone())

@@ -317,7 +317,8 @@ impl Router {
 
     /// Counts one use of a prompt or skill that began at `began`.
     fn count_use(&self, call: &Call, item: &ListedItem, began: Instant) {
-        let (method, upstream) = (call.request.method(), item.upstream.as_str());
+        let method = call.request.method();
+        let upstream = item.upstream.as_str();
         let metrics = self.shared.telemetry.metrics();
         metrics.used(method, upstream, item.known_name(), began.elapsed());
     }

@@ -109,7 +109,8 @@ impl Mismatches {
     fn add_arguments(&self, item: &ListedItem, given: &str) -> bool {
         let overlay = item.overlay.as_ref();
         let member = |(name, value): (Json<'_>, Json<'_>)| {
-            let (name, value) = (name.as_str()?.into_owned(), value.as_str()?.into_owned());
+            let name = name.as_str()?.into_owned();
+            let value = value.as_str()?.into_owned();
             let choices = overlay.and_then(|overlay| overlay.choices(&name)).unwrap_or_default();
             let is_choice = choices.contains(&value);
             let value = if is_choice { value } else { placeholder(&name) };
@@ -152,7 +153,8 @@ impl Mismatches {
         };
         let Some(text) = form.filter(|text| !is_private(routed, text)) else { return true };
         let digest: DigestText = seal::prompt_text_digest(&text).into();
-        let (arguments, approved) = (key.clone(), expected.digest().clone());
+        let arguments = key.clone();
+        let approved = expected.digest().clone();
         self.change(routed.item, |found| {
             // Forget variants of the same arguments that belong to an earlier approved text.
             found
@@ -161,7 +163,8 @@ impl Mismatches {
             let is_known = found.variants.iter().any(|known| known.digest == digest);
             let is_new = !is_known && found.variants.len() < MAX_FOUND;
             if is_new {
-                let (text, at) = (text.into(), wall_clock());
+                let text = text.into();
+                let at = wall_clock();
                 found.variants.push(FoundVariant { arguments, digest, text, approved, at });
             }
             is_new

@@ -50,7 +50,8 @@ impl ProbeRequest<'_> {
                 Request::Get { name, name_kind: NameKind::Public, arguments, retry: None }
             }
             Self::Values(argument) => {
-                let (argument, value) = (argument.to_owned(), String::new());
+                let argument = argument.to_owned();
+                let value = String::new();
                 Request::Complete { name, argument, value, context: None }
             }
             Self::File { uri, .. } => Request::Skill { uri: uri.to_owned(), part: SkillPart::File },

@@ -27,7 +27,8 @@ impl Unlisted<'_> {
 
 /// The resolution of a prompt that approvals hold back.
 pub(super) fn held(row: &ApprovalRow) -> Resolution<'_> {
-    let (state, offered) = (row.decision.state, row.offered.as_ref());
+    let state = row.decision.state;
+    let offered = row.offered.as_ref();
     let target = CallTarget {
         upstream: row.upstream.as_str(),
         raw_name: &row.raw_name,

@@ -173,7 +173,8 @@ impl Rollouts {
             }
             let problem = found.as_ref().err();
             if state.problem.as_ref() != problem {
-                let (prompt, to) = (&rollout.prompt, &rollout.to);
+                let prompt = &rollout.prompt;
+                let to = &rollout.to;
                 match problem {
                     Some(why) => warn!(prompt, %to, %why, "a rollout serves no new version"),
                     None => info!(prompt, %to, "a rollout serves its new version"),
@@ -205,7 +206,8 @@ impl Rollouts {
             (is_rolled_back, state.outcomes.counts())
         });
         if is_rolled_back {
-            let (prompt, to) = (&rollout.prompt, &rollout.to);
+            let prompt = &rollout.prompt;
+            let to = &rollout.to;
             warn!(prompt, %to, gets, failed, "a rollout was rolled back; `promptgate rollouts rearm` begins again");
             let event = rollout_event("rollout_rolled_back", rollout).number("gets", gets);
             self.shared.upstream_deps.audit.note(event.number("failed", failed));
@@ -248,7 +250,8 @@ impl Rollouts {
         let at = news.at.map(UnixSeconds);
         let has_changed = self.shared.rollouts.with(rollout, |state| state.step(at));
         if has_changed {
-            let (prompt, to) = (&rollout.prompt, &rollout.to);
+            let prompt = &rollout.prompt;
+            let to = &rollout.to;
             let what = if news.at.is_some() { "was rolled back" } else { "began again" };
             info!(prompt, %to, "a rollout {what} on another replica, and here");
             self.keep(rollout);
@@ -328,7 +331,8 @@ impl RolloutStates {
 
 impl RolloutState {
     fn new(prompt: &str, from: Arc<str>, to: Arc<str>) -> Self {
-        let (prompt, outcomes) = (prompt.to_owned(), RolloutOutcomes::default());
+        let prompt = prompt.to_owned();
+        let outcomes = RolloutOutcomes::default();
         Self { prompt, from, to, outcomes, problem: None }
     }
 
@@ -347,7 +351,8 @@ impl RolloutState {
 
     fn news(&self) -> RollbackNotice {
         let at = self.outcomes.rolled_back().map(|at| at.0);
-        let (from, to) = (self.from.to_string(), self.to.to_string());
+        let from = self.from.to_string();
+        let to = self.to.to_string();
         RollbackNotice { prompt: self.prompt.clone(), from, to, at }
     }
 }

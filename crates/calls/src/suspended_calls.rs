@@ -122,7 +122,9 @@ impl SuspendedCalls {
             if !calls.take(holder, upstream, limits) {
                 return None;
             }
-            let (caller, holder, upstream) = (caller.clone(), holder.clone(), upstream.clone());
+            let caller = caller.clone();
+            let holder = holder.clone();
+            let upstream = upstream.clone();
             calls.places.insert(ticket, SuspendedPlace { caller, holder, upstream, take });
         }
         let calls = self.calls.clone();

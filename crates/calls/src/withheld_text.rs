@@ -58,7 +58,8 @@ pub(super) async fn withhold_other_text(
     };
     let Err(other) = verified else { return Ok(()) };
     shared.mismatches.found(routed, expected, &other);
-    let (approved, offered) = (expected.digest().clone(), other.digest);
+    let approved = expected.digest().clone();
+    let offered = other.digest;
     let are_arguments_approved = !matches!(expected, ExpectedText::Nothing { .. });
     let kind = Kind::NotApproved { approved, offered, are_arguments_approved };
     let fault = Fault::upstream(item.upstream.as_str(), kind);
@@ -82,7 +83,8 @@ async fn verify_large(
     let arguments = expected.arguments().to_owned();
     let origin = routed.origin();
     let settings = &routed.admitted.upstream.config().settings;
-    let (hidden_text, most) = (settings.content, settings.max_message);
+    let hidden_text = settings.content;
+    let most = settings.max_message;
     let holder = Holder::of(&routed.admitted.call.caller, routed.admitted.call.address);
     let result = result.clone();
     let verify = move || {

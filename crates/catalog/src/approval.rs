@@ -173,7 +173,8 @@ impl ApprovedTemplate {
     ) -> Option<ExpectedText<'a>> {
         let forms = self.forms.get()?.clone();
         let values = given.iter().map(|(_, value)| value.raw_str().unwrap_or_default()).collect();
-        let (key, digest) = (&self.key, &self.digests[0]);
+        let key = &self.key;
+        let digest = &self.digests[0];
         Some(ExpectedText::Template { key, digest, forms, arguments, values })
     }
 }
@@ -221,7 +222,8 @@ impl ApprovedTexts {
             Found::Template(template, given) => (template, given),
         };
         if template.forms.get().is_none() {
-            let (store, digests) = (self.store.clone(), template.digests.clone());
+            let store = self.store.clone();
+            let digests = template.digests.clone();
             let places = template.arguments.clone();
             let read = move || digests.iter().map(|digest| form(&store, digest, &places)).collect();
             let forms: Result<Arc<[Form]>, _> = beside_calls(read).await;
@@ -269,7 +271,8 @@ impl ApprovedTexts {
     /// # Errors
     /// The object cannot be read.
     pub async fn file(&self, digest: &DigestText) -> Result<Vec<u8>, ObjectError> {
-        let (store, digest) = (self.store.clone(), digest.clone());
+        let store = self.store.clone();
+        let digest = digest.clone();
         beside_calls(move || store.file(&digest)).await
     }
 
@@ -290,7 +293,8 @@ impl ApprovedTexts {
     ) -> Result<Option<String>, ObjectError> {
         Ok(match expected {
             ExpectedText::Text { digest, .. } => {
-                let (store, digest) = (self.store.clone(), (*digest).clone());
+                let store = self.store.clone();
+                let digest = (*digest).clone();
                 Some(beside_calls(move || store.object(&digest)).await?)
             }
             ExpectedText::Template { forms, arguments, .. } => {

@@ -175,7 +175,9 @@ impl Maker<'_> {
         });
         let mut row = self.row(&prompt.name, prompt.listed_name(), decision);
         let prompt = Arc::new(prompt);
-        let (prompt_of_row, skill, version) = (prompt.clone(), None, offered);
+        let prompt_of_row = prompt.clone();
+        let skill = None;
+        let version = offered;
         row.offered = Some(OfferedPrompt { prompt: prompt_of_row, skill, version, texts_since });
         let served = match (decision.serving, form) {
             (Serving::Offered, _) => Some((*prompt).clone()),

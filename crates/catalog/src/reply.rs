@@ -76,8 +76,10 @@ pub struct PromptReply {
 impl PromptReply {
     /// A result without findings and overlays.
     pub fn of(result: Document, origin: ResultOrigin) -> Self {
-        let (flags, repairs) = (Flags::default(), RepairKinds::default());
-        let (links, overlay) = (Edits::default(), None);
+        let flags = Flags::default();
+        let repairs = RepairKinds::default();
+        let links = Edits::default();
+        let overlay = None;
         Self { result, origin, flags, repairs, links, overlay, is_snapshot: false }
     }
 }

@@ -317,7 +317,8 @@ mod tests {
     #[tokio::test]
     async fn ttl_is_the_least_time_left_of_what_is_seen_and_capped() {
         let now = Instant::now();
-        let (one, two) = (UpstreamId::parse("one").unwrap(), UpstreamId::parse("two").unwrap());
+        let one = UpstreamId::parse("one").unwrap();
+        let two = UpstreamId::parse("two").unwrap();
         let most = Duration::from_secs(300);
         let mut catalog = Catalog::default();
         assert_eq!(catalog.ttl(now, most, |_| true), most);

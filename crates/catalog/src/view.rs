@@ -200,7 +200,8 @@ impl ListView {
     fn page_with_comma(&self, after: &str, size: usize) -> ViewPage<'_> {
         let first = self.parts.partition_point(|part| part.segment.last_name() <= after);
         let mut page = ViewPage { pieces: Vec::new(), more_after: None };
-        let (mut left, mut last) = (size, None);
+        let mut left = size;
+        let mut last = None;
         for (at, ViewPart { segment, ranges }) in self.parts[first..].iter().enumerate() {
             let start = if at == 0 { segment.count_to(after) } else { 0 };
             for range in &ranges[first_range(ranges, start)..] {
@@ -330,7 +331,8 @@ mod tests {
         ) {
             let all: Vec<String> = all.into_iter().collect();
             let view = view(&all);
-            let (mut walked, mut after) = (Vec::new(), None);
+            let mut walked = Vec::new();
+            let mut after = None;
             loop {
                 let page = view.page(after.as_deref(), size);
                 walked.extend(names(&page));

@@ -202,7 +202,9 @@ impl ViewCache {
         if before.is_some() && ListView::unknown(content.segments(), before) <= DECIDED_AT_ONCE {
             return self.make(content, caller, key);
         }
-        let (making, owned, holder) = (self.clone(), content.clone(), caller.clone());
+        let making = self.clone();
+        let owned = content.clone();
+        let holder = caller.clone();
         let asked = key.clone();
         let make = move || making.make(&owned, &holder, key);
         // Boxed: each open stream holds this future, and seldom reaches this path.
@@ -225,7 +227,9 @@ impl ViewCache {
             return view;
         }
         let prompts = self.view(content, caller, endpoint).await;
-        let (making, owned, holder) = (self.clone(), content.clone(), caller.clone());
+        let making = self.clone();
+        let owned = content.clone();
+        let holder = caller.clone();
         let asked = key.clone();
         let make = move || {
             let view = Arc::new(prompts.tools(has_skills));
@@ -395,7 +399,8 @@ impl ViewCache {
     /// Releases objects that only earlier contents hold. Keeps remainders of their views, from
     /// which the next views are made.
     pub(crate) async fn release_before(self: &Arc<Self>, content: &Arc<CatalogContent>) {
-        let (views, content) = (self.clone(), content.clone());
+        let views = self.clone();
+        let content = content.clone();
         beside_calls(move || views.release(&content)).await;
     }
 
@@ -624,7 +629,8 @@ mod tests {
             let segments = vec![kept.clone(), segment("b", 10, generation)];
             Arc::new(CatalogContent::new(generation, segments, Vec::new(), Vec::new()))
         };
-        let (first, second) = (content(1), content(2));
+        let first = content(1);
+        let second = content(2);
         let before = views.view(&first, &caller, "/mcp").await;
         assert_eq!(rights.0.swap(0, Ordering::Relaxed), 1_010);
         views.release_before(&second).await;

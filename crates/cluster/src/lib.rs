@@ -122,7 +122,8 @@ impl ClusterMember {
         deps: ClusterDeps,
     ) -> Result<(Arc<Self>, mpsc::Receiver<Relayed>), String> {
         let ClusterDeps { sealer, telemetry, audit, supervisor } = deps;
-        let (tasks, stop) = (supervisor.tasks(), supervisor.stop().clone());
+        let tasks = supervisor.tasks();
+        let stop = supervisor.stop().clone();
         let (store, pushes) = Store::new(config.clone(), tasks.clone())?;
         let store = Arc::new(store);
         let logins = SharedLogins::of_replica(store.clone());
@@ -255,7 +256,8 @@ impl ClusterMember {
         };
         let differ = |one: &str, other: &str| one != other && !one.is_empty() && !other.is_empty();
         let differs = |other: &&Replica| {
-            let (other, own) = (&other.presence, &own.presence);
+            let other = &other.presence;
+            let own = &own.presence;
             other.config != own.config || differ(&other.catalog, &own.catalog)
         };
         replicas.iter().filter(differs).count()

@@ -255,7 +255,8 @@ impl SharedLogins {
 impl LoginLock {
     /// Takes the lock, unless another process holds it. Returns whether it was taken.
     async fn take(&self, lifetime: Duration) -> Result<bool, SharedLoginError> {
-        let (key, token) = (self.key(), &self.token);
+        let key = self.key();
+        let token = &self.token;
         let taking = async |mut connection| {
             let mut set = cmd("SET");
             set.arg(key).arg(token).arg("NX").arg("PX").arg(whole_millis(lifetime));

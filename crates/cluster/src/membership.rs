@@ -116,7 +116,8 @@ impl ClusterMember {
     ) {
         stop.run_until_cancelled(self.keep_connected(&describe, &terminated)).await;
         self.terminations.publish_pending().await;
-        let (key, id) = (self.link.store.key("replicas"), self.link.id.to_string());
+        let key = self.link.store.key("replicas");
+        let id = self.link.id.to_string();
         let left = self.link.store.run(async |mut connection| {
             cmd("HDEL").arg(key).arg(id).query_async::<Value>(&mut connection).await
         });
@@ -301,7 +302,8 @@ impl ClusterMember {
 
 /// Opens the sealed presence of a replica.
 fn read(sealer: &Sealer, id: &[u8], sealed: &[u8]) -> Option<(ReplicaId, Presence)> {
-    let (id, sealed) = (std::str::from_utf8(id).ok()?, std::str::from_utf8(sealed).ok()?);
+    let id = std::str::from_utf8(id).ok()?;
+    let sealed = std::str::from_utf8(sealed).ok()?;
     let plain = sealer.open(TokenKind::Replica, id, sealed)?;
     Some((ReplicaId::parse(id)?, serde_json::from_slice(&plain).ok()?))
 }

@@ -329,7 +329,8 @@ page_size = 7
     #[test]
     fn f6_tls_is_not_removed_by_leaving_it_out() {
         let mut before = parse("");
-        let (cert, key) = ("cert.pem".into(), "key.pem".into());
+        let cert = "cert.pem".into();
+        let key = "key.pem".into();
         before.server.tls = Some(Tls { cert, key, client_ca: None });
         let why = parse("").unspoken_removals(&before);
         assert_eq!(why.len(), 1);

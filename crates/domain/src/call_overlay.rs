@@ -99,7 +99,8 @@ impl CallOverlay {
         if value.is_secret {
             self.secrets.add(&value.value);
         }
-        let (name, value) = (name.to_owned(), value.clone());
+        let name = name.to_owned();
+        let value = value.clone();
         self.presets.push(PresetArgument { name, value, is_declared });
     }
 
@@ -109,7 +110,8 @@ impl CallOverlay {
         default: Option<&str>,
         choices: Option<&[String]>,
     ) {
-        let (default, choices) = (default.map(str::to_owned), choices.map(<[String]>::to_vec));
+        let default = default.map(str::to_owned);
+        let choices = choices.map(<[String]>::to_vec);
         self.arguments.push(ChangedArgument { name: name.to_owned(), default, choices });
     }
 
@@ -136,7 +138,8 @@ impl CallOverlay {
                 && validation == Validation::Full
                 && !choices.iter().any(|choice| value.is(choice))
             {
-                let (argument, choices) = (changed.name.clone(), choices.join(", "));
+                let argument = changed.name.clone();
+                let choices = choices.join(", ");
                 return Err(RequestFault::NoChoice { argument, choices });
             }
         }

@@ -107,7 +107,8 @@ impl Caller {
         let mut groups = groups.to_vec();
         groups.sort_unstable();
         groups.dedup();
-        let (scopes, proof) = (Vec::new(), Proof::None);
+        let scopes = Vec::new();
+        let proof = Proof::None;
         Self(Arc::new(CallerParts { id: id.into(), groups, scopes, proof }))
     }
 

@@ -196,7 +196,9 @@ mod tests {
         fn chunks_are_the_text_with_its_parts_in_their_places(
             parts in prop::collection::vec(("[a-é]{0,3}", 0usize..3), 0..6),
         ) {
-            let (mut out, mut expected, mut splices) = (String::new(), String::new(), Splices::default());
+            let mut out = String::new();
+            let mut expected = String::new();
+            let mut splices = Splices::default();
             for (text, size) in parts {
                 out.push_str(&text);
                 // Below the border, at it, and above.

@@ -175,7 +175,8 @@ impl Document {
     /// changes nothing, if `pick` returns `None`.
     pub fn narrow(&mut self, pick: impl FnOnce(Json<'_>) -> Option<Json<'_>>) -> Option<()> {
         let part = pick(self.json())?;
-        let (start, first_span) = (self.offset(part.text()), part.first_span(&self.outline));
+        let start = self.offset(part.text());
+        let first_span = part.first_span(&self.outline);
         self.value = start..start + part.text().len();
         self.first_span = first_span;
         Some(())

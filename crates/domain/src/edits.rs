@@ -68,7 +68,8 @@ impl Edits {
 
     /// Returns a copy of a value of the document, as JSON text, with the changes in it.
     pub fn applied(&self, document: &Document, value: Json<'_>) -> String {
-        let (mut splices, mut out) = (Splices::default(), String::new());
+        let mut splices = Splices::default();
+        let mut out = String::new();
         self.write(document, value.text(), &mut splices, &mut out);
         splices.into_chunks(out).into_text()
     }
@@ -119,7 +120,8 @@ mod tests {
         let document = Document::parse(text.clone().into_bytes(), 8).unwrap();
         let mut edits = Edits::default();
         edits.set(&document, document.json().get("uri").unwrap(), "c:d");
-        let (mut splices, mut out) = (Splices::default(), String::new());
+        let mut splices = Splices::default();
+        let mut out = String::new();
         edits.write(&document, document.json().text(), &mut splices, &mut out);
         assert!(splices.size() > 2 * large.len() && out.len() < 16, "{out}");
         assert_eq!(splices.into_chunks(out).into_text(), text.replace("a:b", "c:d"));

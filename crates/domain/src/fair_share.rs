@@ -305,7 +305,8 @@ mod tests {
         ) {
             let mut shares = FairShare::new(total, share);
             for (holder, amount, takes) in steps {
-                let (used, held) = (shares.used(), shares.held(&holder));
+                let used = shares.used();
+                let held = shares.held(&holder);
                 if takes {
                     let taken = shares.take(&holder, amount);
                     let fits = used + amount <= total;

@@ -82,7 +82,8 @@ impl Glob {
     /// Returns whether a name exists that both patterns match. Takes time in the product of their
     /// lengths.
     pub(crate) fn overlaps(&self, other: &Self) -> bool {
-        let (ours, theirs) = (self.symbols(), other.symbols());
+        let ours = self.symbols();
+        let theirs = other.symbols();
         // Whether the rests of both patterns match a common text, by the length of the rest of
         // `theirs`.
         let mut below = vec![false; theirs.len() + 1];
@@ -204,7 +205,8 @@ mod tests {
 
         #[test]
         fn patterns_overlap_where_a_name_matches_both(one in "[ab*]{1,4}", other in "[ab*]{1,4}") {
-            let (one, other) = (Glob::parse(&one).unwrap(), Glob::parse(&other).unwrap());
+            let one = Glob::parse(&one).unwrap();
+            let other = Glob::parse(&other).unwrap();
             // A common name needs no more letters than both patterns have.
             let mut names = vec![String::new()];
             let mut found = false;

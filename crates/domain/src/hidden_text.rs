@@ -44,7 +44,8 @@ pub(crate) fn visible(text: &str) -> String {
 /// Iterates over the characters of a text, each with the flag whether it is hidden.
 fn characters(text: &str) -> impl Iterator<Item = (char, bool)> {
     // Whether a variation selector or a joiner would modify the character before it.
-    let (mut selector, mut joiner) = (false, false);
+    let mut selector = false;
+    let mut joiner = false;
     text.chars().map(move |c| {
         let belongs = (c == '\u{fe0f}' && selector) || (c == '\u{200d}' && joiner);
         let hidden = is_hidden(c) && !matches!(c, '\n' | '\r' | '\t') && !belongs;

@@ -128,7 +128,9 @@ impl Secrets {
             return text.into();
         }
         let searched = Searched::new(text);
-        let (mut out, mut kept, mut end) = (String::with_capacity(text.len()), 0, 0);
+        let mut out = String::with_capacity(text.len());
+        let mut kept = 0;
+        let mut end = 0;
         for at in 0..text.len() {
             let Some(length) = self.length_at(&searched, at) else { continue };
             if at >= end {
@@ -180,7 +182,8 @@ const SHORT_RUN: usize = 16;
 impl<'a> Searched<'a> {
     fn new(text: &'a str) -> Self {
         let bytes = text.as_bytes();
-        let (mut run_ends, mut begin) = (Vec::new(), 0);
+        let mut run_ends = Vec::new();
+        let mut begin = 0;
         for at in memchr::memchr_iter(b'\\', bytes) {
             if bytes.get(at.wrapping_sub(1)) != Some(&b'\\') {
                 begin = at;
@@ -226,7 +229,8 @@ impl Form {
         if self.writing == Writing::Exact {
             return None;
         }
-        let (mut end, mut expected) = (at, &*self.text);
+        let mut end = at;
+        let mut expected = &*self.text;
         while let Some(&byte) = expected.first() {
             let escape = Escape::read(text, end).filter(|escape| {
                 let decoded = escape.decoded();

@@ -171,7 +171,8 @@ mod tests {
     const NOW: UnixSeconds = UnixSeconds(1_000);
 
     fn rollout(share: f64) -> Rollout {
-        let (from, to) = ("production".into(), "candidate".into());
+        let from = "production".into();
+        let to = "candidate".into();
         let prompt = "team__refund".to_owned();
         Rollout { prompt, from, to, share, groups: vec![], steps: vec![], rollback: None }
     }
@@ -199,7 +200,8 @@ mod tests {
         for share in [0.0, 0.05, 0.25, 0.5, 0.9, 1.0] {
             let sides = |key| -> Vec<bool> {
                 // Each replica reads the rollout from its own file.
-                let (rollout, hash) = (rollout(share), keyed(key));
+                let rollout = rollout(share);
+                let hash = keyed(key);
                 callers.iter().map(|caller| rollout.takes(caller, NOW, &hash)).collect()
             };
             let first = sides(7);
@@ -212,7 +214,8 @@ mod tests {
 
     #[test]
     fn rollouts_of_two_prompts_choose_their_callers_independently() {
-        let (one, other) = (rollout(0.5), Rollout { prompt: "other".into(), ..rollout(0.5) });
+        let one = rollout(0.5);
+        let other = Rollout { prompt: "other".into(), ..rollout(0.5) };
         let both = |caller: &&Caller| {
             one.takes(caller, NOW, keyed(7)) && other.takes(caller, NOW, keyed(7))
         };
@@ -278,7 +281,8 @@ mod tests {
             outcomes in prop::collection::vec(any::<bool>(), 0..80),
             share in 0.0..0.99_f64, over in 2..20_usize,
         ) {
-            let (mut window, rule) = (RolloutOutcomes::default(), RollbackRule { share, over });
+            let mut window = RolloutOutcomes::default();
+            let rule = RollbackRule { share, over };
             let mut expected = None;
             for (at, has_failed) in outcomes.iter().enumerate() {
                 let last = &outcomes[(at + 1).saturating_sub(over)..=at];
@@ -299,9 +303,11 @@ mod tests {
             others in prop::collection::vec((1..6_u64, any::<bool>()), 0..200),
             share in 0.0..0.99_f64, over in 2..40_usize,
         ) {
-            let (mut window, rule) = (RolloutOutcomes::default(), RollbackRule { share, over });
+            let mut window = RolloutOutcomes::default();
+            let rule = RollbackRule { share, over };
             // After each get of another caller the adversary fails as often as fits the window.
-            let (mut failed_of_others, mut is_back) = (0, false);
+            let mut failed_of_others = 0;
+            let mut is_back = false;
             for (caller, has_failed) in others {
                 failed_of_others += usize::from(has_failed);
                 is_back |= window.note(get(caller, has_failed), Some(rule), NOW);
@@ -318,7 +324,8 @@ mod tests {
         fn a_caller_who_succeeds_on_purpose_does_not_hide_the_failures_of_others(
             share in 0.0..0.4_f64, over in 4..40_usize, flood in 0..100_usize,
         ) {
-            let (mut window, rule) = (RolloutOutcomes::default(), RollbackRule { share, over });
+            let mut window = RolloutOutcomes::default();
+            let rule = RollbackRule { share, over };
             let mut is_back = false;
             for caller in 1..=over as u64 {
                 is_back |= window.note(get(caller, true), Some(rule), NOW);

@@ -327,7 +327,7 @@ pub fn public_uri(prefix: &Prefix, path: &str) -> String {
     }
 }
 
-/// Returns the path behind a public URI of an upstream with this prefix, as [`public_uri`] wrote it.
+/// Returns the path from which [`public_uri`] made a URI of an upstream with this prefix.
 pub fn public_path<'a>(prefix: &Prefix, uri: &'a str) -> Option<&'a str> {
     let path = uri.strip_prefix(SCHEME)?;
     if prefix.is_bare() {
@@ -391,7 +391,9 @@ fn files(resources: Json<'_>, base: &str) -> Result<Vec<SkillFile>, SkillError> 
     if resources.kind() != JsonKind::Array {
         return Err(SkillError::NoResources);
     }
-    let (mut files, mut seen, mut size) = (Vec::new(), HashSet::new(), 0_u64);
+    let mut files = Vec::new();
+    let mut seen = HashSet::new();
+    let mut size = 0_u64;
     for element in resources.elements() {
         if files.len() == MAX_FILES {
             return Err(SkillError::TooManyFiles);

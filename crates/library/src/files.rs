@@ -205,7 +205,8 @@ mod tests {
         let outside = tempfile::tempdir().unwrap();
         fs::write(outside.path().join("a"), "secret").unwrap();
         let folder = tempfile::tempdir().unwrap();
-        let (root, sub) = (folder.path(), folder.path().join("sub"));
+        let root = folder.path();
+        let sub = folder.path().join("sub");
         fs::create_dir(&sub).unwrap();
         fs::write(sub.join("a"), "12345").unwrap();
         let resolved = resolve_inside(root, &sub.join("a")).unwrap();

@@ -68,7 +68,9 @@ impl FileChange {
 
     fn parse(line: &str) -> Option<Self> {
         let mut parts = line.trim_end().split('\0').map(str::to_owned);
-        let (author, email, commit) = (parts.next()?, parts.next()?, parts.next()?);
+        let author = parts.next()?;
+        let email = parts.next()?;
+        let commit = parts.next()?;
         (!commit.is_empty()).then_some(Self { author, email, commit })
     }
 
@@ -132,7 +134,8 @@ impl Tracked {
         let files: Vec<_> = listed.split_terminator('\0').filter_map(blob).collect();
         let ids = files.iter().map(|file| format!("{}\n", file.object)).collect();
         let output = self.git(&["cat-file", "--batch"], None, ids).await;
-        let (output, top) = (output.map_err(|error| error.to_string())?, self.top.clone());
+        let output = output.map_err(|error| error.to_string())?;
+        let top = self.top.clone();
         let comparing = move || {
             let contents = contents(&output, &files).ok_or("git lacks a file of the commit")?;
             for (TreeFile { path, .. }, content) in files.iter().zip(contents) {
@@ -233,7 +236,8 @@ mod tests {
     }
 
     fn commit(folder: &Path, name: &str, email: &str) {
-        let (name, email) = (format!("user.name={name}"), format!("user.email={email}"));
+        let name = format!("user.name={name}");
+        let email = format!("user.email={email}");
         run(folder, &["add", "."]);
         run(folder, &["-c", &name, "-c", &email, "commit", "-q", "-m", "change"]);
     }
@@ -284,7 +288,8 @@ mod tests {
     #[cfg(unix)]
     fn trap(folder: &Path) -> (String, PathBuf) {
         use std::os::unix::fs::PermissionsExt as _;
-        let (program, mark) = (folder.join("trap"), folder.join("mark"));
+        let program = folder.join("trap");
+        let mark = folder.join("mark");
         let text = format!(
             "#!/bin/sh\ntouch {}\nprintf '\\n[GNUPG:] SIG_CREATED \\n' >&2\necho signed\n",
             mark.display()

@@ -161,9 +161,11 @@ impl LibrarySnapshot {
 
     fn empty(transport: &'static str, listed: PromptList, settings: &Settings) -> Self {
         let max_message = settings.max_message;
-        let (prompts, skills) = (BTreeMap::new(), SkillFiles::default());
+        let prompts = BTreeMap::new();
+        let skills = SkillFiles::default();
         let renderable = settings.prompts_as_skills.then_some(settings.max_walk);
-        let (commit, versions) = (None, Arc::default());
+        let commit = None;
+        let versions = Arc::default();
         Self { transport, prompts, listed, commit, max_message, skills, renderable, versions }
     }
 
@@ -184,7 +186,9 @@ impl LibrarySnapshot {
     ) -> Self {
         let mut snapshot = Self::empty(transport, listed, settings);
         for stored in prompts {
-            let (name, object, mark) = (stored.name.clone(), stored.object(), stored.mark());
+            let name = stored.name.clone();
+            let object = stored.object();
+            let mark = stored.mark();
             let compiled = Compiled::stored(stored);
             match definition(&compiled) {
                 Ok(mut prompt) => {
@@ -248,7 +252,8 @@ impl LibrarySnapshot {
         let prompt = self.prompt(name)?;
         let offered = &prompt.source.digest;
         if let Some(approved) = approved.filter(|approved| **approved != **offered) {
-            let (approved, offered) = (approved.into(), offered.clone());
+            let approved = approved.into();
+            let offered = offered.clone();
             return Err(Kind::NotApproved { approved, offered, are_arguments_approved: true });
         }
         let members = arguments.into_iter().flat_map(Json::members);

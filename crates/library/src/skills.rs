@@ -83,7 +83,9 @@ impl SkillFiles {
         let mut paths = Vec::new();
         collect(&resolved, "", 0, &mut paths)?;
         let base = format!("{SCHEME}{}/", percent::encoded_path(at));
-        let (mut found, mut resources, mut front) = (Vec::new(), Vec::new(), None);
+        let mut found = Vec::new();
+        let mut resources = Vec::new();
+        let mut front = None;
         for path in paths {
             let resolved = resolved.join(&path);
             let content = files::read(&self.folder, &resolved, self.limit);
@@ -115,7 +117,9 @@ impl SkillFiles {
         // The catalog may be older than this snapshot.
         let gone = || Kind::Error { code: -32602, message: "no such file".into(), data: None };
         let resolved = self.files.get(uri).cloned().ok_or_else(gone)?;
-        let (folder, limit, uri) = (self.folder.clone(), self.limit, uri.to_owned());
+        let folder = self.folder.clone();
+        let limit = self.limit;
+        let uri = uri.to_owned();
         let reading = blocking(move || {
             let bytes = files::read(&folder, &resolved, limit)?;
             Document::parse(file_contents(&uri, bytes).into_bytes(), 64).map_err(|e| e.to_string())
@@ -135,7 +139,8 @@ fn collect(folder: &Path, at: &str, depth: usize, paths: &mut Vec<String>) -> Re
         if name.starts_with('.') {
             continue;
         }
-        let (path, below) = (folder.join(name), [at, name].concat());
+        let path = folder.join(name);
+        let below = [at, name].concat();
         match disk::symlink_metadata(&path).map_err(reading)?.kind {
             FileKind::Link => return Err(format!("{below} is a link; a skill has none")),
             _ if disk::is_folder(&path) && depth < MAX_DEPTH => {

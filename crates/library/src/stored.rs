@@ -48,14 +48,16 @@ pub enum TemplatePiece {
 impl StoredPrompt {
     /// Returns the version for the prompt list.
     pub(super) fn mark(&self) -> PromptVersion {
-        let (of, version) = (self.of.as_str().into(), self.version.as_str().into());
+        let of = self.of.as_str().into();
+        let version = self.version.as_str().into();
         PromptVersion { of, version, label: self.label.as_deref().map(Into::into) }
     }
 
     /// Returns the source as canonical JSON (RFC 8785), on which people decide. Its text is for
     /// readers; `parts` makes the source unambiguous, whatever headings a message contains.
     pub(super) fn object(&self) -> String {
-        let (mut text, mut parts) = (String::new(), String::new());
+        let mut text = String::new();
+        let mut parts = String::new();
         for StoredMessage { role, template, .. } in &self.messages {
             let (gap, comma) = if text.is_empty() { ("", "") } else { ("\n\n", ",") };
             let role = role.as_str();
@@ -101,9 +103,12 @@ mod tests {
     }
 
     fn prompt(name: &str, messages: Vec<StoredMessage>) -> StoredPrompt {
-        let (version, format) = ("1".to_owned(), "braces");
+        let version = "1".to_owned();
+        let format = "braces";
         let (name, of) = (name.to_owned(), name.to_owned());
-        let (label, config, description) = (None, None, None);
+        let label = None;
+        let config = None;
+        let description = None;
         StoredPrompt { name, of, label, config, description, version, format, messages }
     }
 
@@ -118,7 +123,8 @@ mod tests {
         let two = prompt("a", vec![user("Hi"), message(MessageRole::Assistant, "Yes")]);
         let one = prompt("a", vec![user("Hi\n\n## assistant\nYes")]);
         let text = |object: &str| Json::accepted(object).get("source").unwrap().text().to_owned();
-        let (two_read, one_read) = (two.object(), one.object());
+        let two_read = two.object();
+        let one_read = one.object();
         assert_eq!(text(&two_read), text(&one_read), "people read the same");
         assert_ne!(two_read, one_read);
         let described = StoredPrompt { description: Some("d".to_owned()), ..prompt("a", vec![]) };

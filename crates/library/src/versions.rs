@@ -217,7 +217,9 @@ impl LibrarySnapshot {
         prompt.version = Some(mark.into());
         prompt.result = self.rendered(&prompt, compiled);
         self.listed.prompts.push(prompt);
-        let (compiled, path, source) = (compiled.clone(), path.clone(), source.clone());
+        let compiled = compiled.clone();
+        let path = path.clone();
+        let source = source.clone();
         self.prompts.insert(raw_name, LibraryPrompt { compiled, path, source });
         Ok(())
     }

@@ -413,7 +413,8 @@ mod tests {
     async fn answer_in_groups(group: usize) -> (u16, Arc<AtomicUsize>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
-        let (accepted, arrived) = (Arc::<AtomicUsize>::default(), Arc::new(Barrier::new(group)));
+        let accepted = Arc::<AtomicUsize>::default();
+        let arrived = Arc::new(Barrier::new(group));
         let count = accepted.clone();
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
@@ -474,7 +475,8 @@ mod tests {
     async fn as_many_connections_as_requests_at_a_time_are_used_again() {
         const AT_ONCE: usize = 40;
         let (port, accepted) = answer_in_groups(AT_ONCE).await;
-        let (timeout, policy) = (Duration::from_secs(20), AddressPolicy::NotLinkLocal);
+        let timeout = Duration::from_secs(20);
+        let policy = AddressPolicy::NotLinkLocal;
         let egress = Arc::new(Egress::pooled(AT_ONCE, timeout, None, policy, None).unwrap());
         for _ in 0..20 {
             let requests: JoinSet<_> = (0..AT_ONCE)
@@ -497,7 +499,8 @@ mod tests {
     #[tokio::test]
     async fn a_connection_that_is_always_in_use_is_replaced_after_ten_minutes() {
         let (port, accepted) = answer_in_groups(1).await;
-        let (timeout, policy) = (Duration::from_secs(20), AddressPolicy::NotLinkLocal);
+        let timeout = Duration::from_secs(20);
+        let policy = AddressPolicy::NotLinkLocal;
         let egress = Egress::new(timeout, None, policy, None).unwrap();
         let between = IDLE_TIMEOUT - Duration::from_secs(1);
         let mut connections = Vec::new();

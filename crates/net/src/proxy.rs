@@ -227,11 +227,13 @@ mod tests {
         to: Option<SocketAddr>,
     ) -> (SocketAddr, Heads) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let (address, heads) = (listener.local_addr().unwrap(), Heads::default());
+        let address = listener.local_addr().unwrap();
+        let heads = Heads::default();
         let seen = heads.clone();
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                let (tls, seen) = (tls.clone(), seen.clone());
+                let tls = tls.clone();
+                let seen = seen.clone();
                 tokio::spawn(async move {
                     let Some(tls) = tls else {
                         return serve(stream, answer, to, &seen).await;
@@ -266,7 +268,8 @@ mod tests {
     async fn get(url: &str, proxy: &str, ca: Option<&str>) -> Result<String, String> {
         let proxy = Some(config::Secret::new(proxy));
         let proxies = Proxies { http: proxy.clone(), https: proxy, direct: "own.example".into() };
-        let (connect, policy) = (Duration::from_secs(5), AddressPolicy::PublicOnly);
+        let connect = Duration::from_secs(5);
+        let policy = AddressPolicy::PublicOnly;
         let egress = Egress::new(connect, ca, policy, Some(&proxies)).unwrap();
         let request = Request::get(url).body(Full::default()).unwrap();
         let response = egress.send(request).await.map_err(|kind| kind.diagnosis())?;

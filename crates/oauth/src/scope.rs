@@ -47,7 +47,8 @@ mod tests {
         assert_eq!(union("a", "a"), "a");
         assert_eq!(wider(Some("a"), "b a").unwrap(), "a b");
         assert_eq!(wider(None, "b").unwrap(), "b");
-        let (fits, long) = ("x".repeat(MAX_SCOPE - 2), "x".repeat(MAX_SCOPE - 1));
+        let fits = "x".repeat(MAX_SCOPE - 2);
+        let long = "x".repeat(MAX_SCOPE - 1);
         assert_eq!(wider(Some("a"), &fits).unwrap().len(), MAX_SCOPE);
         assert_eq!(wider(Some("a"), &long).unwrap_err().fault, TokenFault::ScopeRefused);
         assert_eq!(wider(Some("a b"), "b").unwrap_err().fault, TokenFault::ScopeRefused);

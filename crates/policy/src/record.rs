@@ -290,7 +290,8 @@ impl Drop for OpenRecord {
         if state.has_ended {
             return;
         }
-        let (received, is_on_record) = (state.received.take(), state.is_on_record);
+        let received = state.received.take();
+        let is_on_record = state.is_on_record;
         let outcome = if std::thread::panicking() {
             RecordOutcome::Fault(&Fault::Internal)
         } else {

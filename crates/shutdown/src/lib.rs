@@ -117,7 +117,9 @@ impl Supervisor {
         stop: CancellationToken,
         report: impl Fn(&TaskFailure) + Send + Sync + 'static,
     ) -> Self {
-        let (all, failed, report) = (Mutex::default(), CancellationToken::new(), Box::new(report));
+        let all = Mutex::default();
+        let failed = CancellationToken::new();
+        let report = Box::new(report);
         Self { tasks, stop, failures: Arc::new(Failures { all, failed, report }) }
     }
 
@@ -149,7 +151,8 @@ impl Supervisor {
         name: &'static str,
         task: impl Future<Output = ()> + Send + 'static,
     ) {
-        let (supervisor, end) = (self.clone(), end.clone());
+        let supervisor = self.clone();
+        let end = end.clone();
         self.tasks.spawn(async move {
             match caught(task).await {
                 Ok(()) if end.is_cancelled() => {}
@@ -231,7 +234,8 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(6);
 impl Shutdown {
     /// Hands each failure of a supervised task to `report`.
     pub fn reporting(report: impl Fn(&TaskFailure) + Send + Sync + 'static) -> Self {
-        let (background, stop) = (TaskTracker::new(), CancellationToken::new());
+        let background = TaskTracker::new();
+        let stop = CancellationToken::new();
         let supervisor = Supervisor::reporting(background.clone(), stop.clone(), report);
         Self {
             connections: TaskTracker::new(),

@@ -246,7 +246,8 @@ fn start(
         return None;
     }
     let flags = (at.trace_flags() & TraceFlags::SAMPLED).to_u8();
-    let (trace_id, span_id) = (at.trace_id().to_bytes(), at.span_id().to_bytes());
+    let trace_id = at.trace_id().to_bytes();
+    let span_id = at.span_id().to_bytes();
     trace.parent = Some(["00", &hex(&trace_id), &hex(&span_id), &hex(&[flags])].join("-"));
     trace.state = Some(at.trace_state().header()).filter(|state| !state.is_empty());
     Some(Box::new(span))

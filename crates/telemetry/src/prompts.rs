@@ -133,7 +133,8 @@ mod tests {
     #[test]
     fn half_of_the_labels_are_for_prompts_that_are_used_often() {
         let meter = SdkMeterProvider::builder().build().meter("test");
-        let (uses, took) = (meter.u64_counter("a").build(), meter.f64_histogram("b").build());
+        let uses = meter.u64_counter("a").build();
+        let took = meter.f64_histogram("b").build();
         let metrics = PromptMetrics::new(uses, took, 8);
         let used = |prompt: &str| metrics.used(Method::Get, "up", prompt, Duration::ZERO);
         let has = |prompt: &str| metrics.labels.contains(prompt);

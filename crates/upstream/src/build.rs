@@ -64,9 +64,12 @@ impl UpstreamDeps {
     /// Returns the dependencies outside of a cluster, with all permits to start a child process
     /// free.
     pub fn new(audit: Audit, telemetry: Telemetry, supervisor: Supervisor) -> Self {
-        let (tasks, shutdown) = (supervisor.tasks().clone(), supervisor.stop().clone());
+        let tasks = supervisor.tasks().clone();
+        let shutdown = supervisor.stop().clone();
         let starting = Arc::new(Semaphore::new(STARTING));
-        let (accounts, passthrough, own) = (Arc::default(), Arc::default(), Via::NONE);
+        let accounts = Arc::default();
+        let passthrough = Arc::default();
+        let own = Via::NONE;
         let logins = None;
         Self {
             audit,
@@ -125,7 +128,9 @@ impl Upstream {
             .and_then(|login| watch_logins(login, shared.as_deref(), &signals.logins_changed));
         let connector = Connector::new(config.clone(), sinks, tasks.clone(), starting, shared);
         let accounts = |connector: Arc<Connector>| {
-            let (audit, tasks, shutdown) = (noted.clone(), tasks.clone(), shutdown.clone());
+            let audit = noted.clone();
+            let tasks = tasks.clone();
+            let shutdown = shutdown.clone();
             let own = UpstreamAccounts::new(accounts, driver, &connector, audit, tasks, shutdown)?;
             Ok((connector, own))
         };

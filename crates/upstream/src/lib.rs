@@ -331,7 +331,8 @@ impl Upstream {
     /// Begins the client span and metrics of a call; `None` for a library, whose prompts the
     /// gateway serves itself.
     fn operation(&self, request: &mut UpstreamRequest) -> Option<ClientOperation> {
-        let (method, target) = (request.params.method_label(), request.params.attribute());
+        let method = request.params.method_label();
+        let target = request.params.attribute();
         let negotiated = self.negotiated();
         let revision = negotiated.and_then(|negotiated| negotiated.revision).map(Revision::as_str);
         let attributes = client_attributes(&self.config, method, revision, target)?;
@@ -451,8 +452,10 @@ impl Upstream {
     /// until its connection ends.
     pub async fn listen_as_caller(&self, account: Arc<Account>) {
         let Ok((connection, lost)) = account.connected_until().await else { return };
-        let (list_changed, ended) = (account.list_changed.clone(), account.ended.clone());
-        let (held, is_kept) = (Arc::downgrade(&account), !self.has_child_per_caller());
+        let list_changed = account.list_changed.clone();
+        let ended = account.ended.clone();
+        let held = Arc::downgrade(&account);
+        let is_kept = !self.has_child_per_caller();
         // The account must still end when accounts exceed a limit.
         drop(account);
         let keeping = async {

@@ -85,7 +85,8 @@ impl RecentCalls {
     pub(crate) fn summary(&self, now: Instant) -> RecentSummary {
         let newest = self.number(now);
         let is_recent = |number: u64| number > 0 && number + SLOTS as u64 > newest;
-        let (mut histogram, mut failures) = (Histogram::default(), 0);
+        let mut histogram = Histogram::default();
+        let mut failures = 0;
         for slot in self.slots.iter().filter(|slot| is_recent(slot.number.load(Relaxed))) {
             for (step, calls) in slot.steps.iter().enumerate() {
                 histogram.add_step(step, calls.load(Relaxed).into());

@@ -26,7 +26,8 @@ impl Repairs {
 
     /// Counts one repair, and logs its description `what`: the first of each kind as a warning.
     pub fn note(&self, kind: RepairKind, what: &str) {
-        let (upstream, repair) = (&*self.upstream, kind.as_str());
+        let upstream = &*self.upstream;
+        let repair = kind.as_str();
         if self.add(kind) == 0 {
             warn!(upstream, repair, "repaired a message of the upstream: {what}");
         } else {

@@ -57,7 +57,8 @@ impl WalkPace {
     }
 
     fn hash(&self, list: &PromptList) -> u64 {
-        let (mut hasher, mut text) = (self.hasher.build_hasher(), String::new());
+        let mut hasher = self.hasher.build_hasher();
+        let mut text = String::new();
         for prompt in &list.prompts {
             text.clear();
             prompt.write(&prompt.name, &mut text);
@@ -79,7 +80,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_list_that_always_changes_is_walked_twice_a_minute_and_recovers_when_it_is_calm() {
-        let (mut pace, mut now) = (WalkPace::default(), Instant::now());
+        let mut pace = WalkPace::default();
+        let mut now = Instant::now();
         let second = Duration::from_secs(1);
         let mut pauses = Vec::new();
         for name in 0..30 {
@@ -102,7 +104,8 @@ mod tests {
 
     #[tokio::test]
     async fn changes_half_a_minute_apart_delay_no_walk() {
-        let (mut pace, mut now) = (WalkPace::default(), Instant::now());
+        let mut pace = WalkPace::default();
+        let mut now = Instant::now();
         for name in 0..200 {
             assert_eq!(pace.walked(&list(name), now), Duration::ZERO);
             now += CALM;

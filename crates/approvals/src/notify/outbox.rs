@@ -150,7 +150,8 @@ mod tests {
 
     #[test]
     fn each_version_that_begins_to_wait_is_said_once_after_a_moment() {
-        let (mut outbox, start) = (Outbox::default(), Instant::now());
+        let mut outbox = Outbox::default();
+        let start = Instant::now();
         assert_eq!(outbox.next(), None);
         outbox.observe(waiting(&[("a", &[1])]), start);
         outbox.observe(waiting(&[("a", &[1, 2])]), start + secs(1));
@@ -172,7 +173,8 @@ mod tests {
 
     #[test]
     fn a_notification_that_fails_is_retried_for_an_hour_while_others_go_on() {
-        let (mut outbox, start) = (Outbox::default(), Instant::now());
+        let mut outbox = Outbox::default();
+        let start = Instant::now();
         outbox.observe(waiting(&[("a", &[1]), ("b", &[1])]), start);
         let first = outbox.failed(&id("a"), start + SETTLE, 1.0);
         assert_eq!(first, AfterFailure::Retried { is_first: true });
@@ -226,7 +228,8 @@ mod tests {
     proptest! {
         #[test]
         fn something_is_due_exactly_while_a_version_waits_that_was_not_said(steps in steps()) {
-            let (mut outbox, mut now) = (Outbox::default(), Instant::now());
+            let mut outbox = Outbox::default();
+            let mut now = Instant::now();
             let mut said: BTreeMap<UpstreamId, BTreeSet<VersionId>> = BTreeMap::new();
             let mut waits: BTreeMap<UpstreamId, BTreeSet<VersionId>> = BTreeMap::new();
             let mut delivered: BTreeMap<UpstreamId, Instant> = BTreeMap::new();

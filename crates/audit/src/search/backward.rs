@@ -116,7 +116,8 @@ mod tests {
 
     #[test]
     fn an_incomplete_line_at_the_end_is_none() {
-        let (first, second) = ((0, b"a".to_vec()), (2, b"bc".to_vec()));
+        let first = (0, b"a".to_vec());
+        let second = (2, b"bc".to_vec());
         assert_eq!(lines(b"a\nbc\nto", 7), [second, first.clone()]);
         assert_eq!(lines(b"a\nbc\nto", 4), [first]);
         assert!(lines(b"torn", 4).is_empty());

@@ -211,7 +211,8 @@ pub fn record(path: &Path, seq: u64, until: Instant) -> io::Result<Option<LogEnt
             continue;
         }
         let mut reader = BufReader::with_capacity(READ, SegmentReader::open(path, number)?);
-        let (mut line, mut offset) = (Vec::new(), 0);
+        let mut line = Vec::new();
+        let mut offset = 0;
         while reader.by_ref().take(MAX_LINE as u64 + 1).read_until(b'\n', &mut line)? > 0 {
             offset += line.len() as u64;
             if line.starts_with(begin.as_bytes())

@@ -64,7 +64,8 @@ fn assert_intact(reports: &[VerificationReport]) {
 #[test]
 fn a_log_that_was_archived_is_intact_together_with_its_archive_and_each_is() {
     let folder = tempfile::tempdir().unwrap();
-    let (log, dir) = (folder.path().join("audit"), folder.path().join("archive"));
+    let log = folder.path().join("audit");
+    let dir = folder.path().join("archive");
     sample(&log);
     compress(&log, 1, &|| false).unwrap();
     let names = ["audit-00000001.jsonl.gz", "audit-00000002.jsonl", "audit-00000003.jsonl"];
@@ -89,7 +90,8 @@ fn a_log_that_was_archived_is_intact_together_with_its_archive_and_each_is() {
 #[test]
 fn a_copy_that_was_compressed_since_is_the_same_and_one_that_was_cut_off_is_finished() {
     let folder = tempfile::tempdir().unwrap();
-    let (log, dir) = (folder.path().join("audit"), folder.path().join("archive"));
+    let log = folder.path().join("audit");
+    let dir = folder.path().join("archive");
     sample(&log);
     archive(&log, &dir);
     compress(&log, 2, &|| false).unwrap();
@@ -110,7 +112,8 @@ fn a_copy_that_was_compressed_since_is_the_same_and_one_that_was_cut_off_is_fini
 #[test]
 fn a_copy_that_differs_is_reported_and_stays() {
     let folder = tempfile::tempdir().unwrap();
-    let (log, dir) = (folder.path().join("audit"), folder.path().join("archive"));
+    let log = folder.path().join("audit");
+    let dir = folder.path().join("archive");
     sample(&log);
     archive(&log, &dir);
     let path = dir.join(segment_name(2));
@@ -129,7 +132,8 @@ fn a_copy_that_differs_is_reported_and_stays() {
 #[test]
 fn a_segment_that_was_archived_and_is_in_no_folder_is_missing() {
     let folder = tempfile::tempdir().unwrap();
-    let (log, dir) = (folder.path().join("audit"), folder.path().join("archive"));
+    let log = folder.path().join("audit");
+    let dir = folder.path().join("archive");
     sample(&log);
     archive(&log, &dir);
     remove_oldest(&log, 3);
@@ -147,7 +151,8 @@ fn a_segment_that_was_archived_and_is_in_no_folder_is_missing() {
 #[test]
 fn what_left_before_it_was_archived_is_told_and_a_removal_without_a_record_is_found() {
     let folder = tempfile::tempdir().unwrap();
-    let (log, dir) = (folder.path().join("audit"), folder.path().join("archive"));
+    let log = folder.path().join("audit");
+    let dir = folder.path().join("archive");
     sample(&log);
     fs::create_dir(&dir).unwrap();
     fs::copy(log.join(segment_name(1)), dir.join(segment_name(1))).unwrap();
@@ -176,7 +181,8 @@ fn what_left_before_it_was_archived_is_told_and_a_removal_without_a_record_is_fo
 #[test]
 fn an_archive_is_for_one_log_and_one_writer() {
     let folder = tempfile::tempdir().unwrap();
-    let (log, dir) = (folder.path().join("audit"), folder.path().join("archive"));
+    let log = folder.path().join("audit");
+    let dir = folder.path().join("archive");
     let other = folder.path().join("other");
     sample(&log);
     sample(&other);

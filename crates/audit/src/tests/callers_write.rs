@@ -237,7 +237,8 @@ fn runtime_of_callers(workers: usize) -> Runtime {
 #[test]
 fn a_disk_that_hangs_holds_no_call_and_leaves_threads_to_the_others() {
     let log = OpenLog::open();
-    let (queue, writer) = (log.queue.clone(), log.writer.clone());
+    let queue = log.queue.clone();
+    let writer = log.writer.clone();
     let ledger = Arc::new(Ledger::of_parts(log.folder.path(), queue, writer));
     let runtime = runtime_of_callers(2);
     assert_eq!(call(&runtime, &ledger, 1), (Some(Ok(())), true));
@@ -255,7 +256,8 @@ fn a_disk_that_hangs_holds_no_call_and_leaves_threads_to_the_others() {
 #[test]
 fn the_only_thread_of_a_runtime_does_not_write() {
     let log = OpenLog::open();
-    let (queue, writer) = (log.queue.clone(), log.writer.clone());
+    let queue = log.queue.clone();
+    let writer = log.writer.clone();
     let ledger = Arc::new(Ledger::of_parts(log.folder.path(), queue, writer));
     assert_eq!(call(&runtime_of_callers(1), &ledger, 1), (Some(Ok(())), true));
     assert_eq!(log.writers().last().map(String::as_str), Some("audit"));

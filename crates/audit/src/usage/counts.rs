@@ -187,8 +187,11 @@ mod tests {
     fn a_call_counts_as_what_became_of_it() {
         let mut counts = Counts::default();
         for outcome in ["ok", "cancelled", "upstream_timeout", "unknown_prompt", "rate_limited"] {
-            let (kind, count) = (OutcomeKind::of(outcome), 1);
-            let (prompt, upstream, caller) = (Some("p"), Some("u"), Some("c"));
+            let kind = OutcomeKind::of(outcome);
+            let count = 1;
+            let prompt = Some("p");
+            let upstream = Some("u");
+            let caller = Some("c");
             let seen = CountedCall {
                 prompt,
                 upstream,

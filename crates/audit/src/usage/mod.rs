@@ -99,7 +99,8 @@ impl GatewayUsage {
     /// Maintains the index until `stop`.
     pub async fn follow(self: Arc<Self>, audit: Audit, stop: CancellationToken) {
         while !stop.is_cancelled() {
-            let (usage, log) = (self.clone(), audit.clone());
+            let usage = self.clone();
+            let log = audit.clone();
             let stepped = blocking(move || usage.step(&log, wall_clock())).await;
             let pause = stepped.unwrap_or(RETRY_INTERVAL);
             if !pause.is_zero() {
@@ -150,7 +151,8 @@ impl GatewayUsage {
         let Some(snapshot) = self.snapshot(until) else {
             return UsagePart::unknown();
         };
-        let (from, to) = (secs(query.from), secs(query.to));
+        let from = secs(query.from);
+        let to = secs(query.to);
         let (sums, seconds) = self.sums(&snapshot, query, (from, to), Rounding::Outwards, until);
         let earlier = (from.saturating_sub(to.saturating_sub(from)), from);
         let (before, _) = self.sums(&snapshot, query, earlier, Rounding::Earlier, until);
@@ -184,7 +186,9 @@ impl GatewayUsage {
         let Some(snapshot) = self.snapshot(until) else {
             return (HashSet::new(), true);
         };
-        let (by, filter, sort) = (Dimension::Prompt, Filter::default(), Sort::Uses);
+        let by = Dimension::Prompt;
+        let filter = Filter::default();
+        let sort = Sort::Uses;
         let query = Query { by, from, to: now, filter, limit: usize::MAX, sort };
         let range = (secs(from), secs(now) + 1);
         let (sums, _) = self.sums(&snapshot, &query, range, Rounding::Outwards, until);

@@ -200,7 +200,8 @@ impl Report {
     /// Adds the answers of replicas.
     pub fn of(parts: Vec<UsagePart>, query: &Query) -> Self {
         let seconds = parts.iter().map(|part| part.seconds).max().unwrap_or(60).max(1);
-        let (mut sums, mut before) = (Sums::default(), Sums::default());
+        let mut sums = Sums::default();
+        let mut before = Sums::default();
         let known_since = parts.iter().map(|part| part.known_since).min().unwrap_or(UNKNOWN);
         for part in parts {
             sums.merge(&part.sums, seconds);
@@ -362,7 +363,8 @@ impl Sums {
     /// Adds other sums in points of `seconds` each, at least as long as the points of `other`.
     fn merge(&mut self, other: &Self, seconds: u64) {
         for (key, Sum { counts, histogram, upstream, last }) in &other.rows {
-            let (upstream, histogram) = (upstream.as_deref(), Some(histogram));
+            let upstream = upstream.as_deref();
+            let histogram = Some(histogram);
             self.add(key, SumPart { counts: *counts, histogram, upstream, last: *last });
         }
         for (start, (counts, histogram)) in &other.points {
@@ -385,7 +387,8 @@ impl Sums {
         let others = Self { rows: others, ..Self::default() };
         self.rows = kept;
         for Sum { counts, histogram, last, .. } in others.rows.values() {
-            let (histogram, upstream) = (Some(histogram), None);
+            let histogram = Some(histogram);
+            let upstream = None;
             self.add(OTHERS_NAME, SumPart { counts: *counts, histogram, upstream, last: *last });
         }
         self.partial = true;

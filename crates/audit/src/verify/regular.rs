@@ -96,7 +96,8 @@ impl RegularVerification {
             }
             let Some(log) = audit.ledger().map(|ledger| VerifiedLog::of(&ledger)) else { continue };
             last = Instant::now();
-            let (began, stopping) = (wall_clock(), stop.clone());
+            let began = wall_clock();
+            let stopping = stop.clone();
             let known = before.clone().filter(|before| before.path == log.path);
             let read = blocking(move || verify(&log, known, began, &stopping));
             let read = read.await.unwrap_or_else(|error| Err(io::Error::other(error.to_string())));

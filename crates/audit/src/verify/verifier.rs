@@ -109,8 +109,11 @@ impl Verifier {
         };
         // Lines beyond the length in the next header were written again to the next segment.
         let counts = next.filter(|next| next.abandoned.is_some() && next.name == name);
-        let (mut line, mut at, mut is_first) = (Vec::new(), 0, true);
-        let (mut beyond, mut is_torn) = (None, false);
+        let mut line = Vec::new();
+        let mut at = 0;
+        let mut is_first = true;
+        let mut beyond = None;
+        let mut is_torn = false;
         loop {
             line.clear();
             let length = text.by_ref().take(MAX_LINE as u64 + 1).read_until(b'\n', &mut line)?;
@@ -427,7 +430,8 @@ impl Verifier {
     }
 
     fn missing_records(&mut self, records: &RangeInclusive<u64>) {
-        let (first, last) = (records.start(), records.end());
+        let first = records.start();
+        let last = records.end();
         self.report_mistake(Some(*first), format!("the records {first} to {last} are missing"));
     }
 

@@ -25,7 +25,9 @@ const NO_LIMIT: u64 = 1 << 60;
 fn limit_of(groups: &str, read: impl Fn(&Path) -> Option<String>) -> Option<u64> {
     let limits = groups.lines().filter_map(|group| {
         let mut parts = group.splitn(3, ':');
-        let (_, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
+        let _ = parts.next()?;
+        let controllers = parts.next()?;
+        let path = parts.next()?;
         let (folder, file) = match controllers {
             "" => V2,
             several if several.split(',').any(|controller| controller == "memory") => V1,

@@ -49,7 +49,8 @@ mod tests {
     fn a_signature_is_that_of_the_libraries_of_receivers() {
         // The example of the libraries of svix, from which the specification was made.
         let key = WebhookKey::parse("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").unwrap();
-        let (id, at) = ("msg_p5jXN8AQM9LWM0D4loKWxJek", UnixSeconds(1_614_265_330));
+        let id = "msg_p5jXN8AQM9LWM0D4loKWxJek";
+        let at = UnixSeconds(1_614_265_330);
         let signature = key.sign(id, at, r#"{"test": 2432232314}"#);
         assert_eq!(signature, "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=");
         assert_eq!(Some(&key), WebhookKey::parse("MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").as_ref());

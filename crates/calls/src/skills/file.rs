@@ -57,7 +57,8 @@ pub fn only_content(result: Json<'_>) -> Option<Json<'_>> {
 
 fn compare<'a>(bytes: Cow<'a, [u8]>, file: &SkillFile) -> Result<Cow<'a, [u8]>, String> {
     if bytes.len() as u64 != file.size {
-        let (found, size) = (bytes.len(), file.size);
+        let found = bytes.len();
+        let size = file.size;
         return Err(format!("the file has {found} bytes, and {size} in the skill's entry"));
     }
     if seal::sha256_text(&bytes) != *file.digest {

@@ -56,7 +56,8 @@ pub(super) async fn answer(
     let CallContext { call, record, channel, deadline, .. } = context;
     let AskedSkill { uri, part } = asked;
     let catalog = router.lists.catalog_for_skill(call, record, (uri, part), deadline).await;
-    let (views, method) = (&router.lists.views, call.request.method());
+    let views = &router.lists.views;
+    let method = call.request.method();
     let may_use = |item: &ListedItem| views.allows(&call.caller, method, &call.endpoint, item);
     let found = views.endpoints.skills_at(&catalog.skills, &call.endpoint).find(uri, part, may_use);
     let found = found.and_then(|found| {

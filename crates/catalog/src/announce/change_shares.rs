@@ -94,7 +94,9 @@ impl ChangeShares {
 
 impl ChangeCount {
     fn new(first: &str) -> Self {
-        let (since, last, digest) = (Instant::now(), String::new(), String::new());
+        let since = Instant::now();
+        let last = String::new();
+        let digest = String::new();
         Self { since, first: first.to_owned(), last, count: 0, digest }
     }
 
@@ -126,7 +128,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn changes_without_an_end_are_a_few_records_in_a_minute() {
         let mut shares = ChangeShares::default();
-        let (mut own, mut counts) = (0, 0);
+        let mut own = 0;
+        let mut counts = 0;
         for _ in 0..600 {
             own += (0..100).filter(|prompt| change(&mut shares, "up", *prompt)).count();
             if shares.due().is_some_and(|due| due <= Instant::now()) {

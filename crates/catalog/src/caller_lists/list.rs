@@ -246,7 +246,8 @@ impl ListsOf {
     pub(super) async fn content(&self, shared: &Catalog, caller: &Principal) -> Composed {
         let segments: Vec<_> = self.segments().cloned().collect();
         let groups: Vec<_> = self.skills().cloned().collect();
-        let (prompts, skills) = (shared.content.clone(), shared.skills.clone());
+        let prompts = shared.content.clone();
+        let skills = shared.skills.clone();
         let of = prompts.generation;
         if segments.is_empty() && groups.is_empty() {
             return Composed { generation: of, prompts, skills };
@@ -336,7 +337,8 @@ mod tests {
     fn listing(title: &str) -> Presented {
         let mut writer = SegmentWriter::new(UpstreamId::parse("wiki"));
         writer.push("wiki__a".into(), |out| out.push_str(title));
-        let (prompts, skills) = (writer.finish(), SkillGroup::default());
+        let prompts = writer.finish();
+        let skills = SkillGroup::default();
         Presented { prompts, skills, listed_skills: Arc::new([]), skills_failure: None }
     }
 
@@ -373,7 +375,8 @@ mod tests {
         assert!(Arc::ptr_eq(&segment(&first), &segment(&same)));
         assert!(!Arc::ptr_eq(&segment(&first), &segment(&other)));
         let lists = ListsOf::none(1).with([(0, Arc::new(first))]);
-        let (shared, caller) = (Catalog::default(), Principal::new(&Caller::new("ada")));
+        let shared = Catalog::default();
+        let caller = Principal::new(&Caller::new("ada"));
         let content = lists.content(&shared, &caller).await.prompts;
         assert_eq!(content.prompt_count(), 1);
         let again = lists.with([(0, Arc::new(same))]).content(&shared, &caller).await.prompts;

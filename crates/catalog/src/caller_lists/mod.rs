@@ -263,7 +263,8 @@ impl CallerLists {
             matches!(wanted, PrivateListScope::Of(name, _) if lists.item(name).is_some());
         // Trying a prompt uses the caller's rights, not the caller's credential.
         if !is_known && call.tried_by.is_none() {
-            let (due, now) = (places.iter().copied(), Instant::now());
+            let due = places.iter().copied();
+            let now = Instant::now();
             let due: Vec<_> = due.filter(|at| lists.is_due(*at, now, None)).collect();
             if !due.is_empty() {
                 let deadline = deadline.min(now + self.patience);
@@ -327,7 +328,8 @@ impl CallerLists {
     ) -> Vec<(usize, Arc<List>)> {
         let mut fetching = JoinSet::new();
         for at in due {
-            let (lists, place) = (self.clone(), (caller.clone(), at));
+            let lists = self.clone();
+            let place = (caller.clone(), at);
             let cause = Cause::Call(subject.cloned());
             fetching.spawn(self.tasks.track_future(async move {
                 // The wait for a turn ends with the call, so that at most one task for each list

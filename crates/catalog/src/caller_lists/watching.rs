@@ -142,8 +142,10 @@ impl Watching {
             return (seen.digest, false);
         }
         let is_learned = self.seen.is_none();
-        let (owned, deciding) = (lists.clone(), views.clone());
-        let (caller, endpoint) = (self.caller.clone(), endpoint.to_owned());
+        let owned = lists.clone();
+        let deciding = views.clone();
+        let caller = self.caller.clone();
+        let endpoint = endpoint.to_owned();
         let decide = move || {
             owned.visible_digest(|segment| deciding.visible(caller.caller(), &endpoint, segment))
         };
@@ -203,7 +205,8 @@ async fn listen(
     fetched: &mut watch::Receiver<()>,
 ) {
     let (caller, at) = place;
-    let (turn, weak) = (account.listening.clone(), Arc::downgrade(&account));
+    let turn = account.listening.clone();
+    let weak = Arc::downgrade(&account);
     drop(account);
     // Streams of the previous configuration may still listen.
     let _one = turn.lock().await;
@@ -326,7 +329,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_renewal_is_finished_after_the_listener_has_ended() {
-        let (mut is_renewed, mut listening) = (false, pin!(async {}));
+        let mut is_renewed = false;
+        let mut listening = pin!(async {});
         let renewing = async {
             tokio::task::yield_now().await;
             is_renewed = true;

@@ -209,7 +209,8 @@ impl Refresh {
                 known.effective.as_ref().and_then(|served| served.approvals.get(entry.prompt));
             let approval = approval.cloned().unwrap_or_default();
             if known.source.prompts_as_skills.is_some() {
-                let (source, approval) = (&known.source, approval.clone());
+                let source = &known.source;
+                let approval = approval.clone();
                 let public_name = entry.public_name.as_str().into();
                 served.push(ServedPrompt { source, prompt, public_name, approval });
             }

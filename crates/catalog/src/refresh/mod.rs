@@ -131,7 +131,8 @@ impl Refresh {
         mut deadline: Instant,
         shutdown: CancellationToken,
     ) {
-        let (mut waiting, mut held) = (true, None::<oneshot::Receiver<()>>);
+        let mut waiting = true;
+        let mut held = None::<oneshot::Receiver<()>>;
         if self.upstreams.iter().any(|known| known.source.approvals.mode != Mode::Off) {
             // Approved snapshots, before any upstream has reported.
             self = beside_calls(move || self.with_effective_lists()).await;
@@ -406,7 +407,8 @@ impl Refresh {
 
     /// The snapshot of the present state.
     pub fn snapshot(&self) -> Catalog {
-        let (content, skills) = (self.content.clone(), self.skills.clone());
+        let content = self.content.clone();
+        let skills = self.skills.clone();
         let mut catalog = Catalog { content, skills, ..Catalog::default() };
         for known in &self.upstreams {
             catalog.pending |= matches!(known.state, ReportState::Unseen);
@@ -476,7 +478,9 @@ impl Refresh {
         if !cfg!(debug_assertions) {
             return;
         }
-        let (mut ids, mut drivers, mut versions) = (HashSet::new(), HashSet::new(), HashSet::new());
+        let mut ids = HashSet::new();
+        let mut drivers = HashSet::new();
+        let mut versions = HashSet::new();
         for KnownUpstream { source, list, state, version, .. } in &self.upstreams {
             assert!(ids.insert(&source.id), "{} is there twice", source.id.as_str());
             assert!(drivers.insert(source.driver), "a driver serves one upstream");
@@ -498,7 +502,8 @@ async fn edition_serves(serves: &mut Option<oneshot::Receiver<()>>) {
 impl KnownUpstream {
     fn new(source: UpstreamSource, state: ReportState) -> Self {
         let version = ListVersion { upstream: source.id.clone(), number: next_number() };
-        let (effective, texts) = (None, KnownTexts::new());
+        let effective = None;
+        let texts = KnownTexts::new();
         let skills_walked_at = None;
         let list = None;
         Self { source, list, skills_walked_at, version, state, effective, texts }

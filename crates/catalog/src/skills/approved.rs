@@ -87,7 +87,8 @@ impl SkillMaker<'_> {
             None => {
                 let why = row.problem.as_deref().unwrap_or(decision.reason.as_str());
                 let reason = format!("held back ({}): {why}", decision.state.as_str());
-                let (upstream, raw_name) = (self.upstream.to_string(), skill.path.to_string());
+                let upstream = self.upstream.to_string();
+                let raw_name = skill.path.to_string();
                 let by = LeftOutBy::Approval;
                 effective.left_out.push(LeftOut { upstream, raw_name, reason, by });
             }
@@ -105,7 +106,8 @@ impl SkillMaker<'_> {
             if is_offered.contains(path.as_str()) {
                 continue;
             }
-            let (state, reason) = (unoffered_state(approval), Reason::NotOffered);
+            let state = unoffered_state(approval);
+            let reason = Reason::NotOffered;
             let mut row = self.row(path, Decision { state, reason, serving: Serving::Nothing });
             if !has_list && self.has_snapshot(Some(approval)) {
                 row.decision.serving = Serving::Approved;
@@ -157,7 +159,8 @@ impl SkillMaker<'_> {
     }
 
     fn row(&self, path: &str, decision: Decision) -> ApprovalRow {
-        let (upstream, kind) = (self.upstream, ApprovalKind::Skill);
+        let upstream = self.upstream;
+        let kind = ApprovalKind::Skill;
         ApprovalRow {
             kind,
             upstream: upstream.clone(),

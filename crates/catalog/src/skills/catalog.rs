@@ -69,7 +69,8 @@ const MAX_PUBLIC_URI: usize = 1024;
 
 impl SkillCatalog {
     pub fn of<'a>(groups: impl Iterator<Item = &'a SkillGroup>) -> Self {
-        let (mut segments, mut skills) = (Vec::new(), HashMap::new());
+        let mut segments = Vec::new();
+        let mut skills = HashMap::new();
         for group in groups {
             segments.extend(group.segments.iter().cloned());
             skills.extend(group.skills.iter().cloned());
@@ -134,7 +135,8 @@ impl SkillCatalog {
         }
         let mut found = folders(uri).filter_map(|folder| {
             let own = [folder, "/", SKILL_FILE].concat();
-            let (item, listed) = (self.content.item(&own)?, self.listed(&own)?);
+            let item = self.content.item(&own)?;
+            let listed = self.listed(&own)?;
             Some(FoundSkill { item, part: listed.part(uri, part)? })
         });
         let innermost = found.next()?;
@@ -170,7 +172,8 @@ impl<'a> SkillSource<'a> {
         skills: &'a [Arc<Skill>],
         approvals: &'a [PromptApproval],
     ) -> Self {
-        let (upstream, prefix) = (&source.id, &source.prefix);
+        let upstream = &source.id;
+        let prefix = &source.prefix;
         Self { upstream, prefix, skills, approvals, prompts: &[] }
     }
 }
@@ -211,12 +214,14 @@ impl SkillGroup {
     ) -> (Self, Vec<LeftOut>) {
         let mut left_out = Vec::new();
         let mut omit = |source: &SkillSource<'_>, skill: &Skill, reason: String| {
-            let (upstream, by) = (source.upstream.to_string(), LeftOutBy::Name);
+            let upstream = source.upstream.to_string();
+            let by = LeftOutBy::Name;
             left_out.push(LeftOut { upstream, raw_name: skill.path.to_string(), reason, by });
         };
         let claims = Claims::of(sources, prefixes);
         for (at, place) in &claims.foreign {
-            let (source, skill) = (&sources[*at], &sources[*at].skills[*place]);
+            let source = &sources[*at];
+            let skill = &sources[*at].skills[*place];
             let first = first_segment(skill);
             let reason =
                 format!("the skill's URI begins with the prefix {first:?} of another upstream");
@@ -276,7 +281,8 @@ impl SkillGroup {
         writer.push_prompt(item, |out| {
             skill.via.write_element(out, |out| out.push_str(&entry));
         });
-        let (prefix, text) = (source.prefix.clone(), prompt.map(|prompt| prompt.text.clone()));
+        let prefix = source.prefix.clone();
+        let text = prompt.map(|prompt| prompt.text.clone());
         let listed = ListedSkill { uri: uri.clone(), prefix, skill: skill.clone(), text };
         self.skills.push((uri.clone(), listed));
         writer

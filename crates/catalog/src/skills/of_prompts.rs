@@ -117,7 +117,8 @@ impl<'a> PromptSkills<'a> {
 
     fn as_source(&self) -> SkillSource<'_> {
         let Self { source, skills, approvals, prompts } = self;
-        let (upstream, prefix) = (&source.id, &source.prefix);
+        let upstream = &source.id;
+        let prefix = &source.prefix;
         SkillSource { upstream, prefix, skills, approvals, prompts }
     }
 }

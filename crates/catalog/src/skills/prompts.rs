@@ -101,7 +101,8 @@ impl SkillPrompts {
         public_name: &str,
         writer: &mut SegmentWriter,
     ) {
-        let (prompt, skill) = (&self.prompts[at], &self.skills[at]);
+        let prompt = &self.prompts[at];
+        let skill = &self.skills[at];
         let item = ListedItem {
             public_name: public_name.into(),
             upstream: upstream.clone(),

@@ -181,7 +181,8 @@ impl Envelope {
                 EnvelopeContent::Message(RelayMessage::Cancelled { session, request })
             }
             HeaderContent::Post { session_id, caller, address } => {
-                let (caller, body) = (received(*caller), body.to_vec());
+                let caller = received(*caller);
+                let body = body.to_vec();
                 EnvelopeContent::Message(RelayMessage::Post { session_id, caller, address, body })
             }
             HeaderContent::Question {} => {
@@ -252,7 +253,8 @@ fn sent(caller: &Caller) -> SentCaller {
         }
         Proof::Stdio => SentProof::Stdio,
     };
-    let (groups, scopes) = (caller.groups().to_vec(), caller.scopes().to_vec());
+    let groups = caller.groups().to_vec();
+    let scopes = caller.scopes().to_vec();
     SentCaller { id: caller.id().to_owned(), groups, scopes, proof }
 }
 

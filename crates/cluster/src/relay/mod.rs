@@ -173,7 +173,8 @@ impl Relay {
 
     /// Tells all other replicas what one of them may miss.
     pub async fn tell_all(&self, message: RelayMessage) {
-        let (kind, gateway) = (message.kind(), Holder::Caller(Caller::new(PROBER)));
+        let kind = message.kind();
+        let gateway = Holder::Caller(Caller::new(PROBER));
         if let Err(error) = self.send_to_all(&gateway, message).await {
             debug!(?error, kind, "the other replicas were not told");
         }

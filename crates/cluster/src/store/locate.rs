@@ -157,7 +157,8 @@ async fn primary_of(
 fn primary_in(range: Vec<Value>, slot: i64) -> Option<(Option<String>, u16)> {
     let mut parts = range.into_iter();
     let mut bound = || i64::from_redis_value(parts.next()?).ok();
-    let (first, last) = (bound()?, bound()?);
+    let first = bound()?;
+    let last = bound()?;
     let Value::Array(primary) = parts.next()? else {
         return None;
     };

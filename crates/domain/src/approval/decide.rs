@@ -92,7 +92,8 @@ pub fn decide(
     fits_approved: impl FnOnce() -> bool,
 ) -> Decision {
     if mode == Mode::Off {
-        let (state, reason) = (ApprovalState::Unchecked, Reason::Off);
+        let state = ApprovalState::Unchecked;
+        let reason = Reason::Off;
         return Decision { state, reason, serving: Serving::Offered };
     }
     let approved =

@@ -41,7 +41,8 @@ impl Form {
         let value = Json::accepted(&text);
         let mut is_regular = value.kind() == JsonKind::Object;
         let mut part = |name| Some(Part::read(value.get(name)?, &places, &mut is_regular));
-        let (description, messages) = (part("description"), part("messages"));
+        let description = part("description");
+        let messages = part("messages");
         let known = usize::from(description.is_some()) + usize::from(messages.is_some());
         is_regular &= value.members().count() == known;
         Self { text, description, messages, is_regular }
@@ -58,7 +59,8 @@ impl Form {
     /// quotes. After `false` the canonical texts must be compared, since the result may only be
     /// spelled differently.
     pub fn is_alike(&self, values: &[&str], result: Json<'_>) -> bool {
-        let (mut description, mut messages) = (self.description.as_ref(), self.messages.as_ref());
+        let mut description = self.description.as_ref();
+        let mut messages = self.messages.as_ref();
         let is_alike = |(key, value): (Json<'_>, Json<'_>)| {
             let own = match key.raw_str() {
                 Some("description") => description.take(),

@@ -33,7 +33,8 @@ impl TemplateArguments {
     /// Reads arguments in canonical form; `None` if no argument is a [`placeholder`].
     pub fn read(arguments: &str) -> Option<Self> {
         let read = |(name, value): (Json<'_>, Json<'_>)| {
-            let (name, value) = (name.as_str()?.into_owned(), value.as_str()?);
+            let name = name.as_str()?.into_owned();
+            let value = value.as_str()?;
             let value = (value != placeholder(&name)).then(|| value.into_owned());
             Some((name, value))
         };
@@ -63,7 +64,8 @@ impl TemplateArguments {
 
     /// Returns the arguments with a text of `marker` for each placeholder, and these texts by name.
     pub fn marked(&self, mut marker: impl FnMut() -> String) -> (String, Vec<(String, String)>) {
-        let (mut object, mut markers) = (String::new(), Vec::new());
+        let mut object = String::new();
+        let mut markers = Vec::new();
         write_object(&mut object, |object| {
             for (name, value) in &self.0 {
                 let value = value.clone().unwrap_or_else(|| {
@@ -129,7 +131,8 @@ pub fn differing_form(template: &str, arguments: Json<'_>, text: &str) -> Option
     }
     let pieces: Vec<Piece<'_>> = values.pieces(template).collect();
     // The ends of the common beginning in the text and in the template.
-    let (mut begin, mut head) = (0, 0);
+    let mut begin = 0;
+    let mut head = 0;
     for piece in &pieces {
         if text[begin..].starts_with(piece.filled) {
             (begin, head) = (begin + piece.filled.len(), head + piece.own.len());
@@ -140,7 +143,8 @@ pub fn differing_form(template: &str, arguments: Json<'_>, text: &str) -> Option
         break;
     }
     // The starts of the common end.
-    let (mut end, mut tail) = (text.len(), template.len());
+    let mut end = text.len();
+    let mut tail = template.len();
     for piece in pieces.iter().rev() {
         let start = tail - piece.own.len();
         if start >= head && text[begin..end].ends_with(piece.filled) {
@@ -251,7 +255,8 @@ pub(super) fn split<'a>(
 
 /// Splits a text at each occurrence of a value.
 fn with_places<'a>(text: &'a str, value: &str, place: &'a str) -> Vec<Result<&'a str, &'a str>> {
-    let (mut parts, mut done) = (Vec::new(), 0);
+    let mut parts = Vec::new();
+    let mut done = 0;
     for at in memmem::find_iter(text.as_bytes(), value.as_bytes()) {
         parts.extend([Ok(&text[done..at]), Err(place)]);
         done = at + value.len();
@@ -466,7 +471,8 @@ mod tests {
             let Some(template) = template(&made(&markers), &named) else { return Ok(()) };
             let given: Vec<_> = names.into_iter().zip(values.iter().map(String::as_str)).collect();
             let given = arguments(&given);
-            let (given, made) = (Json::accepted(&given), made(&values));
+            let given = Json::accepted(&given);
+            let made = made(&values);
             prop_assert_eq!(fill(&template, given, made.len()), Some(made.clone()));
             prop_assert_eq!(fill(&template, given, made.len() - 1), None);
             prop_assert!(is_filled(&template, given, &made));

@@ -280,7 +280,8 @@ impl<'a> OutlinedPieces<'a> {
         let own = spans.first().filter(|_| self.left > 0)?;
         self.left -= own.count as usize;
         self.spans = &spans[own.count as usize..];
-        let (key, start) = (own.key as usize - self.offset, own.start as usize - self.offset);
+        let key = own.key as usize - self.offset;
+        let start = own.start as usize - self.offset;
         let value = Json { text: &self.text[start..start + own.len as usize], spans };
         let mut key_end = start;
         // Only white space and the colon are between the closing quote and the value.
@@ -471,7 +472,8 @@ mod tests {
         // The border: one span for each eight bytes, and sixteen more.
         let text = |arrays: usize| format!("[\"{}\"{}]", "x".repeat(160), ",[]".repeat(arrays));
         for (arrays, has_outline) in [(55, true), (56, false)] {
-            let (text, mut outline) = (text(arrays), Outline::default());
+            let text = text(arrays);
+            let mut outline = Outline::default();
             let json = Json::parse_outlined(&text, 64, &mut outline).unwrap();
             assert_eq!(json.elements().count(), arrays + 1);
             assert!(json.elements().skip(1).all(|element| element.text() == "[]"));
@@ -503,7 +505,9 @@ mod tests {
             let text = if is_pretty { serde_json::to_string_pretty(&value) } else { serde_json::to_string(&value) };
             // White space makes room for more spans.
             let text = " ".repeat(room) + &text.unwrap();
-            let (mut outline, mut with, mut without) = (Outline::default(), Vec::new(), Vec::new());
+            let mut outline = Outline::default();
+            let mut with = Vec::new();
+            let mut without = Vec::new();
             walk(Json::parse_outlined(&text, 64, &mut outline).unwrap(), &mut with);
             walk(Json::parse_text(&text, 64).unwrap(), &mut without);
             prop_assert_eq!(with, without);

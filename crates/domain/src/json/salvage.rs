@@ -28,7 +28,8 @@ const ESCAPE: usize = 6;
 /// Replaces each escape of a lone surrogate by U+FFFD, as the decoders of clients do.
 pub(crate) fn without_lone_surrogates(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
-    let (mut kept, mut at) = (0, 0);
+    let mut kept = 0;
+    let mut at = 0;
     while let Some(offset) = text.as_bytes().get(at..).and_then(|rest| memchr(b'\\', rest)) {
         let escape = at + offset;
         at = match (code_unit(text, escape), code_unit(text, escape + ESCAPE)) {
@@ -64,7 +65,8 @@ pub(crate) fn without_refused_prompts(
     let result = member(text, skip_space(bytes, 0), "result")?;
     let list = member(text, result.start, "prompts")?.start;
     let mut kept = text.get(..=list)?.strip_suffix('[')?.to_owned();
-    let (mut separator, mut refused) = ('[', Vec::new());
+    let mut separator = '[';
+    let mut refused = Vec::new();
     let mut at = skip_space(bytes, list + 1);
     while *bytes.get(at)? != b']' {
         let end = value_end(bytes, at)?;

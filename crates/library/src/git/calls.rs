@@ -93,7 +93,8 @@ impl GitSource {
     ) -> Result<GitCall<'_>, Kind> {
         let Git { url, user, password, authorization, .. } = &self.git;
         let mut call = self.call(arguments, Vec::new(), MAX_TEXT);
-        let (mut settings, mut proxy_password) = (Vec::new(), String::new());
+        let mut settings = Vec::new();
+        let mut proxy_password = String::new();
         let proxy = self.proxy().map(|proxy| split_password(proxy.expose()));
         match &proxy {
             None => settings.extend(self.checked_addresses().await?),

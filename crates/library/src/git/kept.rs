@@ -66,8 +66,10 @@ impl Kept {
         contents: &[&[u8]],
         before: Option<&Self>,
     ) -> io::Result<Self> {
-        let (name, trees) = (self.name(), state.join(TREES));
-        let (folder, unfinished) = (trees.join(&name), trees.join(format!("{UNFINISHED}{name}")));
+        let name = self.name();
+        let trees = state.join(TREES);
+        let folder = trees.join(&name);
+        let unfinished = trees.join(format!("{UNFINISHED}{name}"));
         let _ = disk::remove_dir_all(&unfinished);
         disk::create_dir_all(&unfinished, Readers::Owner)?;
         for (file, content) in files.iter().zip(contents) {

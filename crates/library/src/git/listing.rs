@@ -66,7 +66,8 @@ impl TreeFiles {
     /// Reads the output of `git ls-tree -r -t -l -z`. Links, submodules and files of more than
     /// `max_file` bytes are left out with a reason; dot-files without a reason, as in any library.
     pub(super) fn read(output: &[u8], max_file: usize, max_all: usize) -> Result<Self, String> {
-        let (mut read, mut all) = (Self::default(), 0_usize);
+        let mut read = Self::default();
+        let mut all = 0_usize;
         for entry in output.split(|byte| *byte == 0).filter(|entry| !entry.is_empty()) {
             match tree_file(entry, max_file) {
                 Entry::File(file) => {

@@ -80,7 +80,8 @@ const MAX_LISTING: usize = MAX_FILES * 400;
 
 impl GitSource {
     pub fn new(upstream: Arc<str>, git: &Git, settings: &Settings, audit: Audit) -> Self {
-        let (max_file, max_all) = (settings.max_message, settings.max_walk);
+        let max_file = settings.max_message;
+        let max_all = settings.max_walk;
         let Git { url, reference, path, trusted_keys, .. } = git;
         let source =
             format!("{url:?} {reference:?} {path:?} {trusted_keys:?} {max_file} {max_all}");
@@ -103,7 +104,8 @@ impl GitSource {
         if self.is_started.swap(true, Ordering::Relaxed) {
             return None;
         }
-        let (kept, state) = (self.kept().await?, self.git.state.clone());
+        let kept = self.kept().await?;
+        let state = self.git.state.clone();
         let checking = move || {
             let is_whole = kept.is_whole(&state);
             if !is_whole {
@@ -164,7 +166,8 @@ impl GitSource {
     }
 
     async fn kept(&self) -> Option<Kept> {
-        let (state, source) = (self.git.state.clone(), self.source.clone());
+        let state = self.git.state.clone();
+        let source = self.source.clone();
         blocking(move || Kept::read(&state, &source)).await.ok().flatten()
     }
 
@@ -197,7 +200,8 @@ impl GitSource {
     /// Creates the bare repository if it is missing or has too many packs, and writes the files
     /// that git reads.
     async fn prepare(&self) -> Result<(), Kind> {
-        let (repository, git) = (self.repository(), self.git.clone());
+        let repository = self.repository();
+        let git = self.git.clone();
         let preparing = move || {
             let packs = disk::read_dir(&repository.join("objects/pack")).map_or(0, |all| all.len());
             if packs > 2 * MAX_PACKS {
@@ -257,7 +261,8 @@ impl GitSource {
         let source = self.source.clone();
         let new = Kept { source, object, commit, digest: String::new(), left_out };
         // The lock is held until the files are written, even if the caller is gone by then.
-        let (state, lock) = (self.git.state.clone(), lock.clone());
+        let state = self.git.state.clone();
+        let lock = lock.clone();
         let serving = move || {
             let _lock = lock;
             let contents = contents(&output, &files)?;

@@ -76,7 +76,8 @@ impl Callback {
     pub async fn serve(self, tasks: &TaskTracker) -> Infallible {
         loop {
             let Ok((stream, _)) = self.listener.accept().await else { continue };
-            let (arrivals, address) = (self.arrivals.clone(), self.address);
+            let arrivals = self.arrivals.clone();
+            let address = self.address;
             let service = service_fn(move |request| answer(request, arrivals.clone(), address));
             let connection = http1::Builder::new()
                 .timer(TokioTimer::new())

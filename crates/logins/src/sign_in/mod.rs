@@ -54,7 +54,8 @@ impl Provider {
     pub async fn discover(http: &config::Http) -> Result<Self, String> {
         let upstream = http.url.clone();
         let policy = address_policy(false, &upstream);
-        let (ca, proxies) = (http.ca.as_deref(), http.proxies.as_ref());
+        let ca = http.ca.as_deref();
+        let proxies = http.proxies.as_ref();
         let own = Egress::new(CONNECT, ca, http.address_policy, proxies)?;
         let egress = Egress::new(CONNECT, ca, policy, proxies)?;
         let response = challenge(&own, &upstream).await?;

@@ -87,7 +87,8 @@ impl LoginStore {
     pub async fn read(&self, upstream: &str) -> Result<Option<StoredLogin>, StoreError> {
         let sealed = match &self.place {
             Place::Folder(folder) => {
-                let (folder, upstream) = (folder.clone(), upstream.to_owned());
+                let folder = folder.clone();
+                let upstream = upstream.to_owned();
                 blocking(move || folder.read(&upstream)).await?
             }
             Place::Cluster(shared) => shared.read(upstream).await?,
@@ -103,7 +104,8 @@ impl LoginStore {
     pub async fn lock(&self, upstream: &str) -> Result<LoginLock<'_>, StoreError> {
         let held = match &self.place {
             Place::Folder(folder) => {
-                let (own, id) = (folder.clone(), upstream.to_owned());
+                let own = folder.clone();
+                let id = upstream.to_owned();
                 let file = blocking(move || own.lock(&id, LOCK_TIMEOUT)).await?;
                 HeldLock::File { folder: folder.clone(), _file: file }
             }
@@ -120,7 +122,8 @@ impl LoginStore {
     ) -> Result<(), StoreError> {
         match &self.place {
             Place::Folder(folder) => {
-                let (folder, upstream) = (folder.clone(), upstream.to_owned());
+                let folder = folder.clone();
+                let upstream = upstream.to_owned();
                 blocking(move || folder.mark_used(&upstream, now)).await
             }
             Place::Cluster(shared) => Ok(shared.mark_used(upstream, self.idle).await?),
@@ -136,7 +139,9 @@ impl LoginStore {
     ) -> Result<Vec<String>, StoreError> {
         match &self.place {
             Place::Folder(folder) => {
-                let (folder, in_use, idle) = (folder.clone(), in_use.to_vec(), self.idle);
+                let folder = folder.clone();
+                let in_use = in_use.to_vec();
+                let idle = self.idle;
                 blocking(move || folder.forget_idle(&in_use, now, idle)).await
             }
             Place::Cluster(_) => Ok(Vec::new()),
@@ -170,7 +175,8 @@ impl LoginLock<'_> {
         let sealed = self.store.seal(login);
         match &self.held {
             HeldLock::File { folder, .. } => {
-                let (folder, upstream) = (folder.clone(), self.upstream.clone());
+                let folder = folder.clone();
+                let upstream = self.upstream.clone();
                 blocking(move || folder.write(&upstream, &sealed)).await
             }
             HeldLock::Cluster(lock) => Ok(lock.write(&sealed, self.store.idle).await?),
@@ -184,7 +190,8 @@ impl LoginLock<'_> {
     pub async fn remove(&self) -> Result<(), StoreError> {
         match &self.held {
             HeldLock::File { folder, .. } => {
-                let (folder, upstream) = (folder.clone(), self.upstream.clone());
+                let folder = folder.clone();
+                let upstream = self.upstream.clone();
                 blocking(move || folder.remove(&upstream)).await
             }
             HeldLock::Cluster(lock) => Ok(lock.remove().await?),

@@ -63,7 +63,9 @@ mod tests {
             let clock = FakeRelativeClock::default();
             let reference = Reference::with_period(interval).unwrap().allow_burst(burst);
             let reference = RateLimiter::direct_with_clock(reference, clock.clone());
-            let (quota, mut now, mut arrival) = (Quota { interval, burst }, 0, None);
+            let quota = Quota { interval, burst };
+            let mut now = 0;
+            let mut arrival = None;
             for step in steps {
                 clock.advance(Duration::from_millis(step));
                 now += nanos(Duration::from_millis(step));

@@ -69,7 +69,8 @@ impl Leases {
         now: Instant,
     ) -> Option<LeaseRequest<'a>> {
         let mut locked = self.leases.lock(buckets);
-        let (mut wanted, mut used) = (Vec::new(), Vec::new());
+        let mut wanted = Vec::new();
+        let mut used = Vec::new();
         for (index, bucket) in buckets.iter().enumerate() {
             let cells = match locked.get(index) {
                 Some(lease) if lease.until > now && lease.left > 0 => {

@@ -165,7 +165,9 @@ mod tests {
             let runtime = runtime.enable_time().start_paused(true).build().unwrap();
             runtime.block_on(async {
                 let quota = quota(interval, burst);
-                let (limiter, start, mut arrival) = (Limiter::new(quota, 1), Instant::now(), None);
+                let limiter = Limiter::new(quota, 1);
+                let start = Instant::now();
+                let mut arrival = None;
                 for step in steps {
                     advance(Duration::from_millis(step)).await;
                     let expected = gcra::take(quota, arrival, nanos(start.elapsed()));

@@ -113,7 +113,8 @@ impl RateLimits {
     /// Returns the limits with the buckets of all replicas.
     pub(crate) fn in_cluster(self, cluster: Arc<ClusterMember>) -> Self {
         let config = cluster.config();
-        let (limits, on_failure) = (config.limits, config.on_failure);
+        let limits = config.limits;
+        let on_failure = config.on_failure;
         let shared = SharedBuckets::new(cluster, limits, on_failure);
         Self { buckets: Arc::new(Buckets::Shared(Box::new(shared))), ..self }
     }
@@ -121,7 +122,8 @@ impl RateLimits {
     /// Returns the limits of the next configuration, with the same buckets.
     pub(crate) fn renew(&self, limits: &[config::Limit]) -> Self {
         let buckets = self.buckets.clone();
-        let (addresses, cancellations) = (self.addresses.clone(), self.cancellations.clone());
+        let addresses = self.addresses.clone();
+        let cancellations = self.cancellations.clone();
         Self { limits: read(limits), buckets, addresses, cancellations }
     }
 
@@ -407,7 +409,8 @@ mod tests {
                 // A burst of 100, then ten requests per second.
                 let limits =
                     limits("[[limits]]\nper = [\"caller\"]\nrate = \"600/m\"\nburst = 100\n");
-                let (mut passed, mut admitted) = (0, 0_u64);
+                let mut passed = 0;
+                let mut admitted = 0_u64;
                 for (wait, calls) in steps {
                     advance(Duration::from_millis(wait)).await;
                     passed += wait;

@@ -73,7 +73,9 @@ impl<V> Locked<'_, V> {
 
     /// Sets the value of the bucket with this index.
     pub(super) fn put(&mut self, index: usize, value: V) {
-        let (bucket, home, capacity) = (&self.buckets[index], self.homes[index], self.capacity);
+        let bucket = &self.buckets[index];
+        let home = self.homes[index];
+        let capacity = self.capacity;
         let shard = self.shard(home);
         match shard.get_mut(&bucket.key) {
             Some(known) => *known = value,

@@ -70,7 +70,8 @@ impl<S: SharedStore> SharedBuckets<S> {
             SharedLimits::Exact => None,
             SharedLimits::Leased { lease } => Some(Leases::new(lease)),
         };
-        let (empty, shares) = (Sharded::with_capacity(EMPTY), LocalBuckets::default());
+        let empty = Sharded::with_capacity(EMPTY);
+        let shares = LocalBuckets::default();
         Self { store, on_failure, leases, empty, shares }
     }
 
@@ -201,7 +202,9 @@ mod tests {
             }
             let now = gcra::nanos(self.epoch.elapsed());
             let mut arrivals = self.arrivals.lock().unwrap();
-            let (mut next, mut cells, mut empty) = (Vec::new(), Vec::new(), None);
+            let mut next = Vec::new();
+            let mut cells = Vec::new();
+            let mut empty = None;
             for (index, take) in takes.iter().enumerate() {
                 let quota = Quota { interval: take.interval, burst: take.burst };
                 let mut arrival = arrivals.get(take.key).copied();

@@ -111,7 +111,8 @@ impl Account {
             SharedConnection::Failed(..) | SharedConnection::None => {}
         }
         let (opened, opening) = oneshot::channel();
-        let (connector, ended) = (self.connector.clone(), self.ended.clone());
+        let connector = self.connector.clone();
+        let ended = self.ended.clone();
         let slot = self.connection.clone();
         // A spawned task: a caller that disconnects must not leave a half-open session.
         self.tasks.spawn(async move {
@@ -176,8 +177,10 @@ impl Account {
     /// Examines outside the calls whether the upstream still serves a connection, and forgets the
     /// connection if not.
     fn examine(&self, connection: &Arc<Connection>, patience: Duration) {
-        let (examined, shared) = (Arc::downgrade(connection), self.connection.clone());
-        let (connection, ended) = (connection.clone(), self.ended.clone());
+        let examined = Arc::downgrade(connection);
+        let shared = self.connection.clone();
+        let connection = connection.clone();
+        let ended = self.ended.clone();
         self.examiner.examine(&self.tasks, connection, patience, ended, || async move {
             forget(&shared, &examined).await;
         });

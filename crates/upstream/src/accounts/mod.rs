@@ -162,7 +162,8 @@ impl Accounts {
                 .open
                 .peek(key)
                 .filter(|known| Weak::ptr_eq(&Arc::downgrade(known), account))?;
-            let (now, due) = (Instant::now(), known.last_use() + idle);
+            let now = Instant::now();
+            let due = known.last_use() + idle;
             if Arc::strong_count(known) > 1 {
                 return Some(now + idle.min(MAX_LOOK));
             }
@@ -325,7 +326,8 @@ impl AccountState {
     /// Panics in debug builds if a caller, or all callers, exceed the limits for open accounts. A
     /// lowered limit ends no account until the caller opens another account.
     fn debug_assert_room(&self, caller: &Caller) {
-        let (own, open) = (self.by_caller.get(caller).map_or(0, Vec::len), self.open.len());
+        let own = self.by_caller.get(caller).map_or(0, Vec::len);
+        let open = self.open.len();
         debug_assert!(open <= self.limits.max.max(1), "{open} of all callers");
         debug_assert!(own <= self.limits.per_caller.max(1), "{own} of one caller");
     }
@@ -493,7 +495,8 @@ impl UpstreamAccounts {
         let announced = self.upstream.lists_per_caller().then(|| list_changed.clone());
         let connector = self.connector.of_caller(caller, tokens.clone(), announced);
         let connector = Arc::new(connector.map_err(Kind::Unavailable)?);
-        let (tasks, ended) = (self.tasks.clone(), self.shutdown.child_token());
+        let tasks = self.tasks.clone();
+        let ended = self.shutdown.child_token();
         let dedicated = DedicatedPool::new(
             connector.clone(),
             self.upstream.clone(),
@@ -572,7 +575,8 @@ mod tests {
         );
         let config = Config::parse("g", &toml, Path::new("."), &[]);
         let config = config.unwrap_or_else(|mistakes| panic!("{mistakes}"));
-        let (tasks, sinks) = (TaskTracker::new(), NotificationSinks::new(id));
+        let tasks = TaskTracker::new();
+        let sinks = NotificationSinks::new(id);
         let starting = Arc::new(tokio::sync::Semaphore::new(1));
         let upstream = Arc::new(config.upstreams[0].clone());
         let connector = Connector::new(upstream, sinks, tasks.clone(), starting, None).unwrap();
@@ -625,7 +629,8 @@ mod tests {
                         3 => drop(upstreams[at].of(&Caller::in_groups(&id, &["g".into()])).await),
                         4 => used.truncate(count),
                         5 => {
-                            let (per_caller, max) = (count, count + usize::from(caller));
+                            let per_caller = count;
+                            let max = count + usize::from(caller);
                             accounts.set_limits(AccountLimits { per_caller, max });
                             prop_assert!(accounts.list().len() <= max);
                         }

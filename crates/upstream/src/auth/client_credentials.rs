@@ -42,7 +42,8 @@ impl ClientCredentials {
     /// of the system.
     pub(super) fn new(oauth: &OAuth, http: &config::Http) -> Result<Self, String> {
         let url = &http.url;
-        let (ca, proxies) = (http.ca.as_deref(), http.proxies.as_ref());
+        let ca = http.ca.as_deref();
+        let proxies = http.proxies.as_ref();
         let policy = address_policy(oauth.token_url.is_some(), url);
         let grant = oauth.token_url.as_ref().map(|endpoint| GrantParameters {
             token_endpoint: endpoint.clone(),

@@ -37,7 +37,8 @@ impl TokenExchange {
     /// of the system.
     pub(super) fn new(config: &config::Exchange, http: &config::Http) -> Result<Self, String> {
         let url = &http.url;
-        let (ca, proxies) = (http.ca.as_deref(), http.proxies.as_ref());
+        let ca = http.ca.as_deref();
+        let proxies = http.proxies.as_ref();
         let of_upstream = || config.audience.is_none().then(|| url.to_string());
         Ok(Self {
             resource: config.resource.clone().or_else(of_upstream),

@@ -87,7 +87,8 @@ impl OperatorLogin {
         shared: Option<Arc<SharedLogins>>,
     ) -> Result<Self, String> {
         let url = &http.url;
-        let (ca, proxies) = (http.ca.as_deref(), http.proxies.as_ref());
+        let ca = http.ca.as_deref();
+        let proxies = http.proxies.as_ref();
         let egress = Egress::new(CONNECT, ca, address_policy(false, url), proxies)?;
         let store = login.kept.as_deref().map(|kept| LoginStore::new(kept, shared));
         Ok(Self {
@@ -180,7 +181,8 @@ impl OperatorLogin {
         let Some(own) = unwritten.filter(|own| own.replaces(&stored)) else {
             return Ok(Stored { replaces: stored.access_token.clone(), login: stored });
         };
-        let (login, replaces) = (own.login.clone(), own.replaces.clone());
+        let login = own.login.clone();
+        let replaces = own.replaces.clone();
         let is_written = self.keep(lock, own).await;
         let replaces = if is_written { login.access_token.clone() } else { replaces };
         Ok(Stored { login, replaces })
@@ -246,7 +248,8 @@ impl OperatorLogin {
     /// Returns the refusal for a scope that the operator has not granted.
     pub(super) fn lacks(&self, scope: &str) -> Refusal {
         let all = excerpt(&scope::union(&self.lock().scope, scope));
-        let (upstream, scope) = (&self.upstream, excerpt(scope));
+        let upstream = &self.upstream;
+        let scope = excerpt(scope);
         Refusal::new(
             TokenFault::ScopeRefused,
             format!(

@@ -74,7 +74,8 @@ impl TokenSource {
                 Credential::Workload(Box::new(WorkloadIdentity::new(workload, http)?))
             }
         };
-        let (tokens, requests) = (LastTokens::default(), Mutex::default());
+        let tokens = LastTokens::default();
+        let requests = Mutex::default();
         Ok(Some(Self { credential, tokens, requests }))
     }
 

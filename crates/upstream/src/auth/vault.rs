@@ -32,7 +32,8 @@ impl VaultClient {
             headers.insert(name, sensitive(value.expose())?);
         }
         let policy = address_policy(true, &http.url);
-        let (ca, proxies) = (http.ca.as_deref(), http.proxies.as_ref());
+        let ca = http.ca.as_deref();
+        let proxies = http.proxies.as_ref();
         let egress = Egress::new(CONNECT, ca, policy, proxies)?;
         Ok(Self { config: config.clone(), headers, egress })
     }

@@ -41,7 +41,8 @@ mod tests {
 
     #[tokio::test]
     async fn the_fifth_wider_scope_within_a_minute_is_refused() {
-        let (mut requests, start) = (WiderRequests::default(), Instant::now());
+        let mut requests = WiderRequests::default();
+        let start = Instant::now();
         let mut admitted = |seconds| requests.admit(start + Duration::from_secs(seconds)).is_ok();
         assert_eq!(
             [0, 1, 2, 3, 4, 59, 60].map(&mut admitted),

@@ -33,7 +33,8 @@ impl WorkloadIdentity {
     /// of the system.
     pub(super) fn new(config: &config::Workload, http: &config::Http) -> Result<Self, String> {
         let url = &http.url;
-        let (ca, proxies) = (http.ca.as_deref(), http.proxies.as_ref());
+        let ca = http.ca.as_deref();
+        let proxies = http.proxies.as_ref();
         Ok(Self {
             resource: config.resource.clone().unwrap_or_else(|| url.to_string()),
             egress: Egress::new(CONNECT, ca, address_policy(true, url), proxies)?,

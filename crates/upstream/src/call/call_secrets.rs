@@ -126,7 +126,8 @@ mod tests {
             InterimMessage::ServerRequest { server_request: asked, answer: oneshot::channel().0 };
         let told = secrets.remove_from_interim(asked).unwrap();
         let InterimMessage::ServerRequest { server_request, .. } = told else { panic!("{told:?}") };
-        let (upstream, revision) = ("up", domain::revision::Revision::V2025_11_25);
+        let upstream = "up";
+        let revision = domain::revision::Revision::V2025_11_25;
         let mut written = String::new();
         let presentation = Presentation { upstream, label: false, revision, id: "1" };
         server_request.write_params(presentation, &mut written);

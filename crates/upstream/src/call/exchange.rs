@@ -145,7 +145,11 @@ impl CallExchange {
         breaker: Option<BreakerPermit>,
         deadline: Instant,
     ) -> Self {
-        let (response, operation, recent, secrets, cleaning) = (None, None, None, None, None);
+        let response = None;
+        let operation = None;
+        let recent = None;
+        let secrets = None;
+        let cleaning = None;
         Self {
             upstream,
             call,
@@ -222,7 +226,8 @@ impl CallExchange {
                         return Ok(event);
                     }
                     if bytes > AT_ONCE {
-                        let (secrets, holder) = (secrets.clone(), concurrency.holder.clone());
+                        let secrets = secrets.clone();
+                        let holder = concurrency.holder.clone();
                         *cleaning = Some(Box::pin(async move {
                             work_on(bytes, &holder, move || event.without(&secrets)).await
                         }));

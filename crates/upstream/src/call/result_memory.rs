@@ -57,7 +57,8 @@ pub fn counting<F: Future>(
     message: Arc<dyn MessageMemory>,
     call: F,
 ) -> impl Future<Output = F::Output> {
-    let (reserved, is_refused) = (Cell::new(0), Cell::new(false));
+    let reserved = Cell::new(0);
+    let is_refused = Cell::new(false);
     RESULT.scope(ResultMemory { message, reserved, is_refused }, call)
 }
 

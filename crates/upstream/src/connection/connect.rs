@@ -114,12 +114,14 @@ impl ConnectTarget {
                 Self::Library { folder: folder.clone(), _watch: watch.ok() }
             }
             config::Transport::Git(git) => {
-                let (id, audit) = (sinks.upstream.clone(), sinks.audit.clone());
+                let id = sinks.upstream.clone();
+                let audit = sinks.audit.clone();
                 let source = Box::new(GitSource::new(id, git, &upstream.settings, audit));
                 Self::Git { source, last: LastSnapshot::default() }
             }
             config::Transport::Store(store) => {
-                let (store, settings) = (store.clone(), upstream.settings.clone());
+                let store = store.clone();
+                let settings = upstream.settings.clone();
                 let endpoint = endpoint(&store.http)?;
                 let reader = Arc::new(StoreReader::new(store, endpoint, settings));
                 Self::Store { reader, last: LastSnapshot::default() }
@@ -160,7 +162,8 @@ impl Connector {
         tokens: Option<Arc<CallerTokens>>,
         list_changed: Option<Arc<Notify>>,
     ) -> Result<Self, String> {
-        let (settings, tasks) = (&self.upstream.settings, &self.tasks);
+        let settings = &self.upstream.settings;
+        let tasks = &self.tasks;
         let endpoint = |http| {
             let authorization = tokens.clone().map(Authorization::Caller);
             HttpEndpoint::new(http, authorization, settings, tasks.clone()).map(Arc::new)
@@ -424,7 +427,8 @@ impl Connector {
         if let Some(same) = last.of(&walk) {
             return Ok(Connection::Library(same));
         }
-        let (reader, read) = (reader.clone(), walk.clone());
+        let reader = reader.clone();
+        let read = walk.clone();
         let load = move || Ok(reader.snapshot(read));
         let snapshot = run_loader(&self.upstream, load).await?;
         Ok(Connection::Library(last.keep(walk, snapshot)))
@@ -471,7 +475,8 @@ mod tests {
     fn connector(toml: &str) -> Connector {
         let config = Config::parse("test", toml, Path::new("."), &[]).unwrap();
         let upstream = Arc::new(config.upstreams[0].clone());
-        let (sinks, tasks) = (NotificationSinks::new("a"), TaskTracker::new());
+        let sinks = NotificationSinks::new("a");
+        let tasks = TaskTracker::new();
         Connector::new(upstream, sinks, tasks, Arc::new(Semaphore::new(1)), None).unwrap()
     }
 

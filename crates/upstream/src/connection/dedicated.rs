@@ -471,9 +471,11 @@ impl ConnectionLease {
         if !outcome.as_ref().err().is_some_and(is_suspect) {
             return;
         }
-        let (connection, ended) = (self.connection.clone(), pool.shutdown.clone());
+        let connection = self.connection.clone();
+        let ended = pool.shutdown.clone();
         let patience = pool.upstream.settings.patience();
-        let (own_pool, own) = (pool.clone(), pooled.clone());
+        let own_pool = pool.clone();
+        let own = pooled.clone();
         pooled.examiner.examine(&pool.tasks, connection, patience, ended, || async move {
             own_pool.discard(&own);
         });

@@ -19,7 +19,8 @@ pub(super) async fn known_tools(
     connection: &RemoteConnection,
     settings: &Settings,
 ) -> Result<KnownTools, Kind> {
-    let (mut tools, mut cursors) = (KnownTools::new(), HashSet::new());
+    let mut tools = KnownTools::new();
+    let mut cursors = HashSet::new();
     let mut params = String::new();
     for _ in 0..settings.max_pages {
         let method = ForeignMethod::ListTools.as_str();

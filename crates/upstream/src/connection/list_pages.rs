@@ -77,8 +77,10 @@ impl<'a> Pagination<'a> {
         repairs: &'a Repairs,
         empty_ends: bool,
     ) -> Self {
-        let (listed, cursors) = (PromptList::default(), HashSet::new());
-        let (behind, own) = (Via::NONE, Via::NONE);
+        let listed = PromptList::default();
+        let cursors = HashSet::new();
+        let behind = Via::NONE;
+        let own = Via::NONE;
         Self { kind, limits, repairs, empty_ends, behind, own, listed, cursors, bytes: 0 }
     }
 
@@ -265,7 +267,8 @@ mod tests {
 
     #[test]
     fn u9_an_empty_cursor_is_followed_unless_it_ends_the_list() {
-        let (limits, repairs) = (limits(), repairs());
+        let limits = limits();
+        let repairs = repairs();
         let mut walk = Pagination::new(WalkKind::Prompts, &limits, &repairs, false);
         assert_eq!(page(&mut walk, &["a"], ""), Ok(PageStep::Next(String::new())));
         assert_eq!(page(&mut walk, &[], "2"), Ok(PageStep::Next("2".into())));
@@ -278,7 +281,8 @@ mod tests {
 
     #[test]
     fn a_cursor_that_names_no_other_page_ends_the_list() {
-        let (limits, repairs) = (limits(), repairs());
+        let limits = limits();
+        let repairs = repairs();
         for empty_ends in [true, false] {
             let walk = || Pagination::new(WalkKind::Prompts, &limits, &repairs, empty_ends);
             assert_eq!(names(page(&mut walk(), &["a"], 7)), ["a"]);
@@ -294,7 +298,8 @@ mod tests {
 
     #[test]
     fn u9_an_endless_list_fails_at_each_limit() {
-        let (limits, repairs) = (limits(), repairs());
+        let limits = limits();
+        let repairs = repairs();
         let walk = || Pagination::new(WalkKind::Prompts, &limits, &repairs, false);
         let failed = |result| matches!(result, Err(Kind::PaginationLimit(_)));
         let mut endless = walk();
@@ -314,7 +319,8 @@ mod tests {
 
     #[test]
     fn what_is_malformed_costs_itself() {
-        let (limits, repairs) = (limits(), repairs());
+        let limits = limits();
+        let repairs = repairs();
         let text = r#"{"prompts":[{"name":"a","title":7},{"title":"x"},{"name":"b"}],"ttlMs":500,"cacheScope":"private"}"#;
         let step =
             Pagination::new(WalkKind::Prompts, &limits, &repairs, false).page(&document(text));
@@ -331,7 +337,8 @@ mod tests {
 
     #[test]
     fn a_prompt_that_the_scan_refuses_is_left_out_by_its_name() {
-        let (limits, repairs) = (limits(), repairs());
+        let limits = limits();
+        let repairs = repairs();
         let text = r#"{"result":{"prompts":[{"name":"a"},{"name":"b","x":1,"x":2}]}}"#;
         let mut result = document(text);
         result.narrow(|message| message.get("result")).unwrap();
@@ -344,7 +351,8 @@ mod tests {
 
     #[test]
     fn u6_a_list_of_another_shape_is_an_error() {
-        let (limits, repairs) = (limits(), repairs());
+        let limits = limits();
+        let repairs = repairs();
         for result in
             [r#"{}"#, r#"{"prompts":{}}"#, r#"{"prompts":[],"resultType":"input_required"}"#]
         {

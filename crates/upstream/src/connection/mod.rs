@@ -202,7 +202,9 @@ impl Connection {
         match (self, &request.params) {
             (Connection::Library(snapshot), RequestParams::Get { name, arguments, source, .. }) => {
                 let bytes = snapshot.size_of_get(name, arguments.as_ref());
-                let (name, arguments, source) = (name.clone(), arguments.clone(), source.clone());
+                let name = name.clone();
+                let arguments = arguments.clone();
+                let source = source.clone();
                 let snapshot = snapshot.clone();
                 let render = move || {
                     let arguments = arguments.as_ref().map(Document::json);

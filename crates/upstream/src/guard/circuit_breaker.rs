@@ -205,7 +205,8 @@ impl CircuitBreaker {
         let answers = !failure.is_some_and(counts_as_failure);
         let mut state = self.lock();
         state.is_suspect = false;
-        let (scope, is_open) = (BreakerScope::All, state.shared.open_until.is_some());
+        let scope = BreakerScope::All;
+        let is_open = state.shared.open_until.is_some();
         if answers {
             // All recent failures happened because the upstream was gone.
             if is_open && state.has_failed_check {
@@ -299,7 +300,8 @@ impl BreakerState {
         kind: &Kind,
         now: Instant,
     ) -> Option<BreakerTransition> {
-        let (key, most) = (permit.key, settings.failures);
+        let key = permit.key;
+        let most = settings.failures;
         let is_probe = permit.probe.is_some() && self.shared.probe == permit.probe;
         // Calls that were in flight when the breaker opened for all are outdated.
         if self.shared.open_until.is_some() && !is_probe {
@@ -463,7 +465,8 @@ impl BreakerRefusal {
 pub(crate) fn log_transition(upstream: &str, transition: Option<BreakerTransition>) {
     match transition {
         Some(BreakerTransition::Opened { scope, failures, probe_in }) => {
-            let (scope, next_probe_ms) = (scope.as_str(), probe_in.as_millis());
+            let scope = scope.as_str();
+            let next_probe_ms = probe_in.as_millis();
             warn!(
                 upstream,
                 next_probe_ms,
@@ -471,7 +474,8 @@ pub(crate) fn log_transition(upstream: &str, transition: Option<BreakerTransitio
             );
         }
         Some(BreakerTransition::Reopened { scope, probe_in }) => {
-            let (scope, next_probe_ms) = (scope.as_str(), probe_in.as_millis());
+            let scope = scope.as_str();
+            let next_probe_ms = probe_in.as_millis();
             debug!(
                 upstream,
                 next_probe_ms, "circuit breaker stays open for {scope}: the probe failed"

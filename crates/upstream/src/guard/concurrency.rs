@@ -231,7 +231,8 @@ mod tests {
 
     /// Waits for a permit in a task of its own, which is in the queue once this returns.
     async fn queue(limit: &Arc<ConcurrencyLimit>, id: &str) -> JoinHandle<Result<Permit, Kind>> {
-        let (limit, holder) = (limit.clone(), holder(id));
+        let limit = limit.clone();
+        let holder = holder(id);
         let task = tokio::spawn(async move { limit.acquire(&holder).await });
         tokio::task::yield_now().await;
         task
@@ -313,7 +314,8 @@ mod tests {
         let limit = ConcurrencyLimit::new(16, 0, Duration::ZERO);
         limit.set_share(Share::QUARTER);
         let turn = |id: &str| {
-            let (limit, holder) = (limit.clone(), holder(id));
+            let limit = limit.clone();
+            let holder = holder(id);
             tokio::spawn(async move { limit.turn(&holder).await })
         };
         let turns: Vec<_> = (0..40).map(|_| turn("a")).collect();

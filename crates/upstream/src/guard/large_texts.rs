@@ -58,11 +58,13 @@ mod tests {
     #[tokio::test]
     async fn large_texts_of_one_caller_leave_a_place_to_others() {
         let holder = |id: &str| Holder::Caller(Caller::new(id));
-        let (one, other) = (holder("a"), holder("b"));
+        let one = holder("a");
+        let other = holder("b");
         let (release, released) = mpsc::channel::<()>();
         let released = Arc::new(Mutex::new(released));
         let working = (0..2 * PLACES).map(|_| {
-            let (one, released) = (one.clone(), released.clone());
+            let one = one.clone();
+            let released = released.clone();
             let wait = move || drop(released.lock().map(|released| released.recv()));
             tokio::spawn(async move { work_on(AT_ONCE + 1, &one, wait).await })
         });

@@ -98,7 +98,8 @@ impl Row {
         let row = |label: Option<&String>| {
             let found = find(&name, label.unwrap_or(&store.label));
             let found = found.map_err(|why| format!("{name:?}: {why}"))?;
-            let (of, description) = (name.clone(), description.clone());
+            let of = name.clone();
+            let description = description.clone();
             let listed = Listed { of, label: label.cloned(), description };
             let name = label.map_or(name.clone(), |label| version_name(&name, label));
             Ok(Self { name, listed, found })

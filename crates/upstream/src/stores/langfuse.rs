@@ -15,7 +15,8 @@ const PAGE: usize = 100;
 
 impl StoreApi for Langfuse {
     fn list_path(&self, store: &Store, next: Option<&str>) -> String {
-        let (label, page) = (encoded(&store.label), next.unwrap_or("1"));
+        let label = encoded(&store.label);
+        let page = next.unwrap_or("1");
         let tag = store.filter.iter().map(|tag| format!("&tag={}", encoded(tag)));
         let tag = tag.collect::<String>();
         format!("/api/public/v2/prompts?limit={PAGE}&page={page}&label={label}{tag}")
@@ -25,7 +26,8 @@ impl StoreApi for Langfuse {
         let prompts = array(answer, "data")?;
         let meta = answer.get("meta")?;
         let number = |member| meta.get(member).and_then(Json::as_i64);
-        let (page, pages) = (number("page")?, number("totalPages")?);
+        let page = number("page")?;
+        let pages = number("totalPages")?;
         let next = (page < pages).then(|| page.saturating_add(1).to_string());
         let find = |prompt: Json<'_>, name: &str, label: &str| Ok(find(prompt, name, label, store));
         Some(Page { rows: rows(prompts, store, find), next })

@@ -65,11 +65,13 @@ fn find(model: Json<'_>, name: &str, label: &str) -> Result<Found, String> {
     if let Some(version) = latest().find(|version| number_of(*version).as_ref() == Some(&wanted)) {
         return Ok(Found::Here(read_version(version)));
     }
-    let (name, version) = (encoded(name), encoded(&wanted));
+    let name = encoded(name);
+    let version = encoded(&wanted);
     let path = format!("/api/2.0/mlflow/model-versions/get?name={name}&version={version}");
     let time = |member| model.get(member).map(Json::text).unwrap_or_default();
     // The versions of a deleted and recreated prompt restart at 1.
-    let (made, updated) = (time("creation_timestamp"), time("last_updated_timestamp"));
+    let made = time("creation_timestamp");
+    let updated = time("last_updated_timestamp");
     let stamp = Some(format!("{wanted} {made} {updated}"));
     Ok(Found::Elsewhere { path, stamp })
 }

@@ -123,7 +123,8 @@ impl Budget {
 impl StoreReader {
     pub(super) fn new(store: Store, endpoint: Arc<HttpEndpoint>, settings: Settings) -> Self {
         let api = api_of(store.kind);
-        let (known, changes) = (Mutex::default(), AtomicU64::new(0));
+        let known = Mutex::default();
+        let changes = AtomicU64::new(0);
         Self { store, api, endpoint, settings, known, changes }
     }
 
@@ -159,7 +160,8 @@ impl StoreReader {
     /// Makes the snapshot of a walk. Blocks.
     pub(super) fn snapshot(&self, walk: StoreWalk) -> LibrarySnapshot {
         let StoreWalk { rows, mut malformed, pages, .. } = walk;
-        let (mut prompts, mut unlabelled) = (Vec::new(), Vec::new());
+        let mut prompts = Vec::new();
+        let mut unlabelled = Vec::new();
         let found = |name: &String| self.known().get(name).map(|known| known.version.clone());
         for (name, Listed { of, label, description }) in rows {
             let reason = match found(&name) {
@@ -194,8 +196,10 @@ impl StoreReader {
 
     /// Returns a remark that names the prompts without a version with the label.
     fn remark(&self, unlabelled: &[String]) -> Option<String> {
-        let (first, label) = (unlabelled.first()?, &self.store.label);
-        let (count, first) = (unlabelled.len(), excerpt(first));
+        let first = unlabelled.first()?;
+        let label = &self.store.label;
+        let count = unlabelled.len();
+        let first = excerpt(first);
         Some(format!("prompts without a version labelled {label:?}: {count}, such as {first:?}"))
     }
 
@@ -205,7 +209,8 @@ impl StoreReader {
         let refused =
             || known.iter().filter_map(|(name, known)| Some((name, known.refusal.as_ref()?)));
         let (first, reason) = refused().next()?;
-        let (count, first) = (refused().count(), excerpt(first));
+        let count = refused().count();
+        let first = excerpt(first);
         Some(format!(
             "prompts whose newest version the store refuses: {count}, such as {first:?} ({reason}); \
              their last versions are served"

@@ -132,8 +132,10 @@ impl HttpEndpoint {
             value.set_sensitive(true);
             headers.insert(name, value);
         }
-        let (in_flight, ca) = (settings.in_flight, http.ca.as_deref());
-        let (policy, proxies) = (http.address_policy, http.proxies.as_ref());
+        let in_flight = settings.in_flight;
+        let ca = http.ca.as_deref();
+        let policy = http.address_policy;
+        let proxies = http.proxies.as_ref();
         let egress = Egress::pooled(in_flight, settings.connect, ca, policy, proxies)?;
         Ok(Self {
             sender: RequestSender::new(egress, authorization),

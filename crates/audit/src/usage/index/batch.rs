@@ -94,7 +94,8 @@ struct BatchSum {
 impl Batch {
     /// Counts a call at a time in seconds since the Unix epoch.
     pub(super) fn add(&mut self, secs: u64, seen: &CountedCall<'_>, named: CallNames) {
-        let (hour, day) = (secs / HOUR * HOUR, secs / DAY * DAY);
+        let hour = secs / HOUR * HOUR;
+        let day = secs / DAY * DAY;
         let CallNames { prompt, upstream, caller, endpoint, groups } = named;
         let mut add = |kind, name, upstream, groups| {
             let sum = self.calls.entry((kind, hour, name)).or_default();
@@ -160,7 +161,8 @@ impl Batch {
         for day in days {
             // The most used pairs of a day are only known once the day is over.
             let limit = if newest == Some(day) { MAX_NEWEST_PAIRS } else { MAX_PAIRS };
-            let (names, of) = ("caller, prompt, upstream, endpoint", format!("day = {day}"));
+            let names = "caller, prompt, upstream, endpoint";
+            let of = format!("day = {day}");
             let others = [int(day), OTHER_NAMES, OTHER_NAMES, OTHER_NAMES, OTHER_NAMES];
             join(db, (PAIRS, names, &of), (limit, MAX_PAIRS), others)?;
         }

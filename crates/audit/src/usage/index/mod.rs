@@ -174,7 +174,8 @@ impl Index {
     }
 
     fn count(&mut self, secs: u64, seen: &CountedCall<'_>) -> io::Result<()> {
-        let (day, database) = (secs / DAY * DAY, &self.database);
+        let day = secs / DAY * DAY;
+        let database = &self.database;
         // A list of texts always serialises.
         let groups = (!seen.groups.is_empty())
             .then(|| serde_json::to_string(seen.groups).unwrap_or_default());

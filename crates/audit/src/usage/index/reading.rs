@@ -275,8 +275,11 @@ impl<'a> DatabaseQuery<'a> {
                 break;
             }
             read += 1;
-            let (time, key, mut groups): (u64, _, _) = (row.get(0)?, row.get(1)?, row.get(2)?);
-            let (counts, last): (_, u64) = (counts(row, 4)?, row.get(9)?);
+            let time: u64 = row.get(0)?;
+            let key = row.get(1)?;
+            let mut groups = row.get(2)?;
+            let counts = counts(row, 4)?;
+            let last: u64 = row.get(9)?;
             let step: i64 = row.get(10)?;
             let latency = u8::try_from(step).map(|step| Histogram::of(step, counts.uses));
             let latency = latency.unwrap_or_default();
@@ -430,7 +433,8 @@ impl<'a> DatabaseQuery<'a> {
              GROUP BY name, step"
         ))?;
         let mut rows = statement.query([*from, *to, wanted.unsigned_abs()])?;
-        let (mut name, mut histogram) = (NO_NAME, Histogram::default());
+        let mut name = NO_NAME;
+        let mut histogram = Histogram::default();
         while let Some(row) = rows.next()? {
             let next = row.get(0)?;
             if next != name && name != NO_NAME {
