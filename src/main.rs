@@ -1,4 +1,4 @@
-//! The command line; `promptgate::main` reads it.
+//! The binary: calls `promptgate::main`.
 
 use std::process::ExitCode;
 

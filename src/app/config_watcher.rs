@@ -1,5 +1,5 @@
-//! The policy of reloads: at which of its polls the configuration is loaded. It knows digests and
-//! the time that it is given, no files.
+//! The policy of reloads: decides after which poll the configuration is loaded. Its input is
+//! digests and the time; it reads no files.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use config::{ConfigError, SourceFile};
 
 /// The interval in which a rejected configuration is tried again: the mistake may be in a file that
-/// only this configuration names, so that the poll does not see its correction.
+/// only this configuration names, and whose correction no poll sees.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The cause of a poll.
@@ -22,7 +22,7 @@ pub(super) enum Wake {
 /// The files of the configuration at one time.
 #[derive(Clone, Debug)]
 pub(super) struct Polled {
-    /// Whether they are those of the configuration in use.
+    /// Whether the files are those of the configuration in use.
     pub is_used: bool,
     /// The digests of the files of the configuration in use, then of
     /// [`ConfigWatcher::more_files`].
@@ -42,7 +42,7 @@ pub(super) enum Step {
 /// The polls and the rejection so far.
 #[derive(Default)]
 pub(super) struct ConfigWatcher {
-    /// The digests of the poll before.
+    /// The digests of the previous poll.
     seen: Vec<String>,
     rejected: Option<RejectedConfig>,
 }
@@ -51,7 +51,7 @@ pub(super) struct ConfigWatcher {
 struct RejectedConfig {
     /// The digests of the files that were polled.
     polled: Vec<String>,
-    /// Whether the files were ever others than those in use: otherwise the mistake is not in them.
+    /// Whether the files ever differed from those in use: otherwise the mistake is not in them.
     has_differed: bool,
     at: Instant,
     reason: RejectionReason,
@@ -109,8 +109,8 @@ impl ConfigWatcher {
         if is_settled && !is_known { Step::Load } else { Step::Wait }
     }
 
-    /// Takes the outcome of the load that followed a poll. Returns the rejection to report: `None`
-    /// also for one that was reported before.
+    /// Takes the outcome of the load that followed a poll. Returns the rejection to report; `None`
+    /// if it was reported before.
     pub(super) fn loaded(
         &mut self,
         outcome: Result<(), RejectionReason>,
@@ -129,7 +129,7 @@ impl ConfigWatcher {
         });
         let more = before.map_or(0, |before| before.reason.files.len());
         digests.truncate(digests.len().saturating_sub(more));
-        // As they were when they were read: a correction may have been saved meanwhile.
+        // The digests at the time of reading: a correction may have been saved meanwhile.
         digests.extend(reason.files.iter().map(|file| file.digest.clone()));
         self.seen.clone_from(&digests);
         let rejected = RejectedConfig { polled: digests, has_differed: !is_used, at: now, reason };

@@ -60,7 +60,7 @@ impl Edition {
     }
 
     /// Builds the next edition, which keeps running calls, open streams, counts, and the upstreams
-    /// whose configuration is the same. The sender is to be used when the new edition serves.
+    /// whose configuration is the same. Use the sender once the new edition serves.
     pub(crate) async fn renew(
         &self,
         config: Config,
@@ -122,7 +122,7 @@ pub(super) fn seal_keys(config: &Config) -> SealKeys {
     config.server.seal_keys.clone().unwrap_or_else(|| {
         let what = "no seal key is set; sessions and cursors end with this process, and other replicas do \
              not accept them; set PROMPTGATE_SEAL_KEY (create one with `openssl rand -base64 32`)";
-        // A gateway on one's own machine needs none.
+        // A gateway on a loopback address needs no seal key.
         if config.server.listen.ip().is_loopback() {
             info!("{what}");
         } else {

@@ -82,7 +82,7 @@ struct Listening<S> {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Instances {
     One,
-    /// Clients start gateways themselves; each writes an audit log of its own.
+    /// Several: clients start gateways themselves. Each writes a separate audit log.
     Several,
 }
 
@@ -98,7 +98,7 @@ impl App {
         let foundation = Foundation::open(&config, Instances::Several)?;
         let sealer = Arc::new(Sealer::new(&seal_keys(&config)));
         let supervisor = &foundation.shutdown.supervisor;
-        // It is no replica, but its sign-ins are those of the replicas.
+        // This process is no replica, but uses the sign-ins of the replicas.
         let logins = cluster.map(|cluster| SharedLogins::alone(cluster, supervisor));
         let logins = logins.transpose().map_err(io::Error::other)?;
         Ok(Self::build(config, foundation, sealer, None, logins))
@@ -190,8 +190,8 @@ impl App {
         Ok(app)
     }
 
-    /// Notifies the webhook of prompts that wait for approval. A gateway that does not listen does
-    /// not: there may be one for each client and command.
+    /// Notifies the webhook of prompts that wait for approval. A gateway that does not listen sends
+    /// no notifications: each client and command may start such a gateway.
     fn notify_of_approvals(&self) {
         let edition = Arc::downgrade(&self.edition);
         let newest = move || Some(edition.upgrade()?.load().approvals.clone());
@@ -272,7 +272,7 @@ impl App {
             }
             let server = Arc::new(TlsServer::new(tls, handshake)?);
             let stop = self.shutdown.stop.clone();
-            // It ends with its server.
+            // The watch ends with its TLS server.
             let watching = TlsServer::watch(Arc::downgrade(&server), stop);
             self.shutdown.supervisor.supervise_job("tls_watch", watching);
             Ok(server)
@@ -324,13 +324,13 @@ impl App {
         edition.router.status()
     }
 
-    /// Resolves once a task that lives as long as the gateway has failed: end the gateway then, so
-    /// that another takes its place.
+    /// Resolves once a task that lives as long as the gateway has failed. The caller must then end
+    /// the gateway, so that another process takes its place.
     pub async fn failed(&self) {
         self.shutdown.supervisor.failed().await;
     }
 
-    /// Returns which tasks have failed, in words for operators; `None` while all are well.
+    /// Returns which tasks have failed, in words for operators; `None` while no task has failed.
     pub fn failure(&self) -> Option<String> {
         let failures = self.shutdown.supervisor.failures();
         let failures: Vec<_> = failures.iter().map(ToString::to_string).collect();
@@ -429,8 +429,8 @@ fn warn_about_config(config: &Config) {
     warn_about_chosen_issuers(config);
 }
 
-/// With one credential for all callers, a user who authorizes an upstream at a URL does so for all
-/// callers.
+/// Warns of a credential that all callers share: a user who authorizes an upstream at a URL then
+/// does so for all callers.
 fn warn_about_shared_credentials(config: &Config) {
     for upstream in &config.upstreams {
         let is_shared = !upstream.acts_as_caller();
@@ -444,7 +444,7 @@ fn warn_about_shared_credentials(config: &Config) {
     }
 }
 
-/// Without `token_url`, the upstream chooses the authorization server that gets the client secret.
+/// Warns of a missing `token_url`: the upstream then chooses which server gets the client secret.
 fn warn_about_chosen_issuers(config: &Config) {
     for upstream in &config.upstreams {
         if let Some(http) = upstream.http()

@@ -92,7 +92,7 @@ pub(super) fn gateway(telemetry: &Telemetry, edition: &Arc<ArcSwap<Edition>>, au
     process(telemetry);
 }
 
-/// The value for an upstream that was called: without calls it has no series of them.
+/// The value for an upstream that was called: an upstream without calls has no such series.
 fn called(status: &UpstreamStatus, value: f64) -> Option<f64> {
     (status.was_called || value != 0.0).then_some(value)
 }

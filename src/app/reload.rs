@@ -59,7 +59,7 @@ impl App {
         super::observe::log(&self.telemetry, source.logs.clone());
         let watching = self.follow_files(source, reload);
         Box::pin(self.shutdown.supervisor.watch("reload", watching)).await;
-        // It has failed.
+        // Reached only after the watch has failed.
         std::future::pending().await
     }
 
@@ -136,9 +136,9 @@ impl App {
     /// were.
     ///
     /// # Errors
-    /// Why the configuration is rejected: also one without the table `[end]` that the one before
-    /// has. Nothing has changed then, unless the refresh has ended in the middle of it: then the
-    /// audit log and telemetry are the new ones, and the process ends.
+    /// Why the configuration is rejected, for example because it lacks the table `[end]` that the
+    /// previous file has. Nothing has changed then, unless the refresh has ended meanwhile: then
+    /// the audit log and telemetry are the new ones, and the process ends.
     pub async fn reload(&self, config: Config) -> Result<Vec<&'static str>, String> {
         let before = self.edition.load_full();
         match config.lost_end(&before.config).filter(|_| before.config.has_end) {
@@ -234,12 +234,12 @@ impl App {
             service.store(Arc::new(renewed));
         }
         edition.gate.publish();
-        // A decision is answered once its outcome can be seen.
+        // A decision is answered only when its outcome is visible.
         edition.approvals.publish_lock();
     }
 
-    /// Builds the parts that are fallible and slow, where they differ from those before: telemetry
-    /// and the audit log.
+    /// Builds the fallible and slow parts, where the new configuration changes them: telemetry and
+    /// the audit log.
     async fn prepare(
         &self,
         config: &Config,
@@ -318,12 +318,12 @@ struct FileDigests(HashMap<PathBuf, (FileStamp, String)>);
 struct FileStamp {
     modified: SystemTime,
     length: u64,
-    /// The device and the number of the file; others after it was replaced.
+    /// The device and the number of the file, which change when the file is replaced.
     inode: Option<(u64, u64)>,
 }
 
-/// A file that was modified so recently may be modified once more without another time: file
-/// systems have times as coarse as two seconds.
+/// A file with such a recent modification time may change again without a new time: file systems
+/// have times as coarse as two seconds.
 const RECENTLY: Duration = Duration::from_secs(3);
 
 impl FileDigests {
@@ -359,7 +359,7 @@ impl FileStamp {
         Some(Self { modified: modified?, length, inode })
     }
 
-    /// Whether a change after it was taken would show in the time.
+    /// Whether a change after this stamp would show in the modification time.
     fn is_settled(&self) -> bool {
         wall_clock().duration_since(self.modified).is_ok_and(|age| age > RECENTLY)
     }
@@ -377,7 +377,7 @@ fn keep_for_life(config: &mut Config, before: &Config) -> Vec<&'static str> {
         config.cluster.clone_from(&before.cluster);
         needs_restart.push("cluster");
         if config.cluster.is_some() && config.server.seal_keys.is_none() {
-            // Without it this replica could not read the others.
+            // With another seal key this replica could not read the others.
             config.server.seal_keys.clone_from(&before.server.seal_keys);
             needs_restart.push("server.seal_key");
         }

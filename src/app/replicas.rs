@@ -23,13 +23,13 @@ use domain::fair_share::{Holder, Places};
 use front::downstream::Endpoint;
 use shutdown::Shutdown;
 
-/// Posts of other replicas that are handled at once. More are refused.
+/// Posts of other replicas that are handled at once. Further posts are refused.
 const HANDLED_AT_ONCE: usize = 256;
 
 /// Questions of other replicas that are answered at once: each may read the audit log.
 const ANSWERED_AT_ONCE: usize = 4;
 
-/// The time for the answer to a question. Its asker gives up later.
+/// The time for the answer to a question. The asking replica waits longer.
 const ANSWER_TIME: Duration = Duration::from_secs(4);
 
 /// Joins the cluster of the configuration; `None` without one.
@@ -106,7 +106,7 @@ struct AnswerDesk {
 }
 
 impl AnswerDesk {
-    /// Answers a question, unless too many are being answered.
+    /// Answers a question, unless too many questions are being answered.
     fn answer(&self, question: Vec<u8>, receipt: Receipt, tasks: &TaskTracker) {
         let Ok(place) = self.places.clone().try_acquire_owned() else {
             tasks.spawn(receipt.acknowledge(Handling::Overloaded));
@@ -122,7 +122,7 @@ impl AnswerDesk {
     }
 }
 
-/// Tells other replicas of rollouts that are rolled back or begin again here, until `stop`.
+/// Tells other replicas of rollouts that are rolled back or restarted here, until `stop`.
 async fn tell_of_rollouts(
     cluster: Arc<ClusterMember>,
     mut news: broadcast::Receiver<RollbackNotice>,
@@ -185,7 +185,7 @@ async fn handle_all(
             continue;
         };
         let endpoint = endpoint.load_full();
-        // It may wait for the reader of its stream.
+        // A post may wait for the reader of its stream.
         tasks.spawn(async move {
             let _place = place;
             let handling = endpoint.receive(&session_id, &caller, address, &body).await;

@@ -1,4 +1,4 @@
-//! `promptgate accounts`: what callers have of their own at upstreams, in a running gateway.
+//! `promptgate accounts`: lists and revokes accounts of callers at upstreams, in a running gateway.
 
 use serde_json::{Value, json};
 

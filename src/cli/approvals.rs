@@ -84,7 +84,7 @@ fn decide_at_desk(
     at_desk(&decision.query, Need::Decisions, work)
 }
 
-/// Runs a command with the gateway that answers it.
+/// Runs a command at its desk.
 fn at_desk(
     query: &ApprovalsQuery,
     need: Need,
@@ -221,7 +221,7 @@ async fn check(own: &OwnGateway, view: &ApprovalsView) -> Result<(), Failure> {
     Err(Failure::new(why.join("\n")))
 }
 
-/// Says that an approved text of a prompt cannot be had.
+/// Names the approved text of a prompt that the upstream does not deliver, and the reason.
 fn unverified(examined: &Examined) -> Option<String> {
     let (arguments, why) = examined.unverified()?;
     let name = &examined.row.public_name;
@@ -254,7 +254,7 @@ async fn approve(
     decide(desk, action, &new, decision).await
 }
 
-/// Says of what kinds the prompts are that an approval would cover.
+/// Counts the prompts that an approval would cover, by kind.
 fn summary(new: &[Shown], approved: usize) -> String {
     let counted = |member: &str| {
         let mut counts = BTreeMap::new();
@@ -296,7 +296,7 @@ async fn withdraw(
     decide(desk, &Action::Withdraw, shown, decision).await
 }
 
-/// Shows on standard error what is decided on.
+/// Shows on standard error the prompts to decide on.
 fn show(shown: &[Shown]) {
     let (_, text) = differences(shown);
     eprint!("{text}");
@@ -383,7 +383,7 @@ const COLUMNS: [Column; 6] = [
     Column::new("REASON", "reason"),
 ];
 
-/// Asks on the terminal whether to do it.
+/// Asks on the terminal for a confirmation.
 fn confirm(what: &str) -> Result<(), Failure> {
     if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
         return Err(Failure::usage(
@@ -399,7 +399,7 @@ fn confirm(what: &str) -> Result<(), Failure> {
         _ => Err(Failure::new("Nothing was decided.")),
     }
 }
-/// Returns the name of the person who runs the command, as the system has it.
+/// Returns the name of the person who runs the command, from the system.
 pub(super) fn user() -> String {
     let name = ["USER", "LOGNAME", "USERNAME"]
         .into_iter()

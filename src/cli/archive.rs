@@ -27,9 +27,9 @@ struct Recorder {
 }
 
 enum Writer {
-    /// No gateway writes the log.
+    /// No gateway writes the log: the command writes the record.
     Own(Audit),
-    /// The URL of the admin API of the gateway that does.
+    /// A running gateway writes the log; the URL is that of its admin API.
     Running(String),
 }
 
@@ -41,7 +41,7 @@ struct Outcome {
     differing: Vec<String>,
 }
 
-/// Copies what the archive does not have.
+/// Copies the closed segments that the archive does not have.
 pub(super) fn run(dir: &Path, admin: &AdminApi) -> Result<(), Failure> {
     let log = log_with_keys(&admin.file.config)?.0.path;
     let cannot_write = |error: io::Error| {
@@ -57,7 +57,7 @@ pub(super) fn run(dir: &Path, admin: &AdminApi) -> Result<(), Failure> {
     let (mut outcome, mut recorder) = (Outcome::default(), None);
     let done = closed.into_iter().try_for_each(|number| {
         let copy = match copied(&archive, number, &mut outcome) {
-            // It has left the log meanwhile.
+            // The segment has left the log meanwhile.
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             copy => copy.map_err(cannot_write)?,
         };
@@ -78,7 +78,7 @@ pub(super) fn run(dir: &Path, admin: &AdminApi) -> Result<(), Failure> {
     done
 }
 
-/// Copies a segment; `None` where the archive has something of it already.
+/// Copies a segment; `None` where the archive has it already, whole or in part.
 fn copied(
     archive: &Archive,
     number: u64,

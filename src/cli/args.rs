@@ -55,9 +55,9 @@ pub(super) enum Command {
     },
     /// Validate the configuration and report every mistake with its line
     ///
-    /// Also reads the prompts of libraries, and warns of what matches nothing known: overlays,
-    /// views, rules, limits and probes. Exit code: 64 if there is a mistake; 1 if a prompt file is
-    /// not valid, and with --dial also if an upstream does not answer, or the store of the cluster
+    /// Also reads the prompts of libraries, and warns of overlays, views, rules, limits and probes
+    /// that match nothing known. Exit code: 64 if there is a mistake; 1 if a prompt file is not
+    /// valid, and with --dial also if an upstream does not answer, or the store of the cluster
     /// cannot be used.
     Check {
         #[command(flatten)]
@@ -73,7 +73,7 @@ pub(super) enum Command {
     },
     /// Write a commented gateway.toml and a first prompt into the current directory
     ///
-    /// Also writes gateway.schema.json, for editors, and a .gitignore with what the gateway writes.
+    /// Also writes gateway.schema.json, for editors, and a .gitignore for files of the gateway.
     Init {
         /// Import the servers in the file of a host, such as ~/.cursor/mcp.json, as upstreams
         #[arg(long, value_name = "FILE")]
@@ -107,7 +107,7 @@ pub(super) enum Command {
     },
     /// Show what a caller may do with a prompt, and which rule decides
     Explain(Explain),
-    /// Approve prompts: only approved ones are served where approval = "enforce"
+    /// Approve prompts: only approved prompts are served where approval = "enforce"
     ///
     /// Connects to the upstreams itself, and reads and writes the lock file promptgate.lock, which
     /// a running gateway follows. Prompts are given by their public names.
@@ -256,12 +256,12 @@ pub(super) enum ConfigCommand {
 pub(super) enum ApprovalsCommand {
     /// Show the state of each prompt, and what its approval covers
     Status(ApprovalsQuery),
-    /// Walk through what waits: read each text, then approve, reject or skip it
+    /// Walk through the waiting prompts: read each text, then approve, reject or skip it
     ///
     /// Reads a line for each answer, so that it works with a screen reader and in scripts, too. A
     /// decision is on the text that was shown, whatever the upstream answers meanwhile.
     Review(ApprovalsQuery),
-    /// Show how what upstreams offer differs from what is approved
+    /// Show the differences between offered and approved versions
     Diff {
         /// Public name of a prompt [default: all that are not approved]
         prompt: Option<String>,
@@ -270,7 +270,7 @@ pub(super) enum ApprovalsCommand {
     },
     /// Check that upstreams offer only approved versions: exit code 0, or 1 with the diff
     ///
-    /// For CI: starts a gateway of its own. An upstream that cannot be reached is a failure, too.
+    /// For CI: starts a separate gateway. An upstream that cannot be reached is a failure, too.
     Check(ApprovalsView),
     /// Approve the versions that upstreams offer, after showing the diff
     Approve {
@@ -283,11 +283,11 @@ pub(super) enum ApprovalsCommand {
         /// Approve without asking
         #[arg(long, short)]
         yes: bool,
-        /// Approve prompts of which only the definition can be compared, too
+        /// Approve prompts, too, of which only the definition can be compared
         #[arg(long)]
         unseen: bool,
-        /// Approve a text that a caller got, beside the approved one of one prompt: its digest, or
-        /// the first 8 or more digits; may be repeated
+        /// Approve a text that a caller got, in addition to the approved text of one prompt: its
+        /// digest, or the first 8 or more digits; may be repeated
         #[arg(long, value_name = "DIGEST", conflicts_with_all = ["all_of", "unseen"])]
         variant: Vec<String>,
         #[command(flatten)]
@@ -307,7 +307,7 @@ pub(super) enum ApprovalsCommand {
     },
     /// Take back the approval of prompts, which are not served any more then
     ///
-    /// Shows who has used them in the last week, and asks.
+    /// Shows the callers of the last week, and asks.
     Withdraw {
         /// Public names of prompts
         #[arg(value_name = "PROMPT", required = true)]
@@ -325,8 +325,8 @@ pub(super) enum ApprovalsCommand {
     Rewrite(ApprovalsView),
     /// Approve a version that was approved before
     ///
-    /// An upstream does not serve an old text because of it: gets of another text are refused, or
-    /// answered with the approved text where approvals.snapshot is set.
+    /// The upstream does not return to the old text: gets of another text are refused, or answered
+    /// with the approved text where approvals.snapshot is set.
     Rollback {
         /// Public name of a prompt
         prompt: String,
@@ -341,7 +341,7 @@ pub(super) enum ApprovalsCommand {
 
 #[derive(Args, Debug)]
 pub(super) struct ApprovalsQuery {
-    /// Start a gateway of its own, also where one runs with the configuration file
+    /// Start a separate gateway, even if one runs with the configuration file
     #[arg(long)]
     pub(super) offline: bool,
     #[command(flatten)]
@@ -384,8 +384,8 @@ pub(super) enum AuditCommand {
     Verify(Verify),
     /// Copy closed segments of the log to a folder, and record that
     ///
-    /// Copies what is not there yet, as it is stored: segments may then leave the log, and `audit
-    /// verify --archive` verifies all of them together. A running gateway writes the records; where
+    /// Copies missing segments unchanged. Copied segments may leave the log; `audit verify
+    /// --archive` verifies log and copies together. A running gateway writes the records; where
     /// none runs, the command does. A copy that differs is named and stays as it is, with exit code
     /// 1.
     Archive {
@@ -444,8 +444,8 @@ pub(super) struct LoginArgs {
     /// Sign in on another device, with a code (RFC 8628), where the provider offers that
     #[arg(long, conflicts_with_all = ["no_browser", "port"])]
     pub(super) device: bool,
-    /// Scopes to request, separated by spaces [default: those of the configuration, or those that
-    /// the upstream requests]
+    /// Scopes to request, separated by spaces [default: the scopes of the configuration, or the
+    /// scopes that the upstream requests]
     #[arg(long, value_name = "SCOPES")]
     pub(super) scope: Option<String>,
     /// Port of 127.0.0.1 to which the browser returns, for clients that are registered with one
@@ -500,7 +500,7 @@ pub(super) struct LabelsQuery {
 pub(super) enum AccountsCommand {
     /// List the accounts of callers
     List(AdminApi),
-    /// Revoke them at once, and end the calls that use them (needs admin.write)
+    /// Revoke accounts at once, and end the calls that use them (needs admin.write)
     Revoke {
         /// Revoke the accounts of this caller
         #[arg(long, value_name = "ID")]
@@ -632,7 +632,7 @@ pub(super) struct FindQuery {
     /// Show only calls with this outcome: ok, cancelled, or the reason of an error
     #[arg(long, value_name = "OUTCOME")]
     pub(super) outcome: Option<String>,
-    /// Show only what was denied, with the rule, limit, approval or check that has denied it
+    /// Show only denied calls, with the rule, limit, approval or check that has denied each
     #[arg(long, conflicts_with = "outcome")]
     pub(super) denied: bool,
     /// Show only events of this type: call, one of the log, such as config_reloaded, or one of the
@@ -664,7 +664,7 @@ pub(super) struct FindQuery {
 pub(super) struct Verify {
     /// Directory of the log [default: audit.path of the configuration]
     pub(super) dir: Option<PathBuf>,
-    /// Verify the log together with the folder of `audit archive`: it has what has left the log
+    /// Verify the log together with the folder of `audit archive`, which has older segments
     #[arg(long, value_name = "DIR")]
     pub(super) archive: Vec<PathBuf>,
     #[command(flatten)]
@@ -673,7 +673,7 @@ pub(super) struct Verify {
     #[arg(long, value_name = "BASE64")]
     pub(super) public_key: Option<String>,
     /// Compare with checkpoints that were stored elsewhere, such as the gateway's own log as JSON
-    /// lines: the audit log must contain what they signed
+    /// lines: the audit log must contain the signed records
     #[arg(long, value_name = "FILE")]
     pub(super) checkpoints: Option<PathBuf>,
 }

@@ -78,7 +78,7 @@ enum Extent {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum VerificationResult {
     Intact,
-    /// These records are intact; of the others only the order was checked.
+    /// These records are intact; only the order of the other records was checked.
     SignedIntact {
         first: u64,
         last: u64,

@@ -54,7 +54,7 @@ struct Library<'a> {
 }
 
 /// Reads the libraries. The lists are those of all upstreams, in the order of the configuration;
-/// `None` for one that is no library, or cannot be read.
+/// `None` for an upstream that is no library, or cannot be read.
 fn libraries(config: &Config) -> (Vec<Library<'_>>, Vec<Option<PromptList>>) {
     let (mut libraries, mut lists) = (Vec::new(), Vec::new());
     for upstream in &config.upstreams {
@@ -83,8 +83,8 @@ fn libraries(config: &Config) -> (Vec<Library<'_>>, Vec<Option<PromptList>>) {
     (libraries, lists)
 }
 
-/// Returns what a valid configuration may not mean, one line each with its place: remarks on
-/// prompts, what matches nothing known, lists of several pages, and secret files that git tracks.
+/// Returns warnings about a valid configuration, one line each with its place: remarks on prompts,
+/// names that match nothing known, lists of several pages, and secret files that git tracks.
 pub(super) fn warnings(path: &Path, config: &Config, lists: &[Option<PromptList>]) -> Vec<String> {
     let remarks = lists.iter().flatten().flat_map(|list| list.remarks.clone());
     let mut warnings: Vec<_> = remarks.collect();

@@ -40,7 +40,7 @@ use upstream::transport::streamable_http::HttpEndpoint;
 /// default, so that the gateway's own timeout is reported.
 const TIMEOUT: Duration = Duration::from_secs(90);
 
-/// Which prompts are listed.
+/// The choice of listed prompts.
 pub(super) struct Choice {
     /// Pattern of public names, or a part of them.
     pub pattern: Option<String>,
@@ -222,7 +222,7 @@ pub(super) fn get(
         if !client.has_prompts() {
             return Ok(Err(no_prompts(&url)));
         }
-        // A caller may be allowed to get a prompt that it cannot list.
+        // A caller may have the right to get a prompt that it cannot list.
         let listed = client.list(&Settings::default(), &ForwardedMeta::default()).await;
         let listed = listed.map(|listed| listed.prompts).unwrap_or_default();
         if let Some(prompt) = listed.iter().find(|prompt| prompt.name == name)
@@ -317,7 +317,7 @@ fn check_arguments(prompt: &Value, arguments: &[(String, String)]) -> Result<(),
         if !choices.is_empty() && !choices.contains(&value.as_str()) {
             let near = suggestion(value, choices.iter().copied());
             let has = choices.join(", ");
-            // Choices are what completion offers; the prompt decides.
+            // Completion offers the choices; the prompt decides on the value.
             let note = format!(
                 "`{value}` is no choice for `{key}` of {name}{near} The choices are {has}."
             );

@@ -16,7 +16,7 @@ use config::durable_file::{self, Readers};
 pub(super) fn run(connect: &ConnectArgs) -> Result<(), Failure> {
     let reach = Reach::find(&connect.file);
     if let Some(mistakes) = &reach.addresses.mistakes {
-        // Whether a key is needed, and where the gateway is, would be guesses.
+        // Whether the endpoint needs a key, and its URL, would be guesses.
         return Err(Failure::usage(format!(
             "{mistakes}\nRepair the file first; no entry was made."
         )));
@@ -85,7 +85,7 @@ fn show(plan: &Plan, to: Option<&Path>, gateway: &GatewayEndpoint<'_>) -> Result
     Ok(())
 }
 
-/// Writes the entry. The file is replaced atomically, after a copy of it was made beside it.
+/// Writes the entry. The file is backed up next to it, then replaced atomically.
 fn write(file: &Path, place: &FileEntry, gateway: &GatewayEndpoint<'_>) -> Result<(), Failure> {
     let failed = |what: &str, error: io::Error| {
         Failure::new(format!("{} cannot be {what}: {error}", file.display()))
@@ -116,7 +116,7 @@ fn write(file: &Path, place: &FileEntry, gateway: &GatewayEndpoint<'_>) -> Resul
     ))
 }
 
-/// Copies a file to the first free name beside it, and returns that.
+/// Copies a file to the first free name next to it, and returns that name.
 fn back_up(file: &Path) -> io::Result<PathBuf> {
     let text = fs::read(file)?;
     let permissions = fs::metadata(file)?.permissions();
@@ -135,7 +135,7 @@ fn back_up(file: &Path) -> io::Result<PathBuf> {
 /// Replaces the content of a file, or of the file that a link leads to: old or new, never half.
 fn replace(file: &Path, text: &str) -> io::Result<()> {
     if !file.exists() {
-        // Also where a link leads to nothing: it is not written through.
+        // Also for a dangling link, which is not written through.
         return create(file, text.as_bytes(), None);
     }
     durable_file::replace(&file.canonicalize()?, text, Readers::Owner)

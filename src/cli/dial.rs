@@ -91,12 +91,12 @@ struct Dialed {
     /// How many repairs of each kind were made to its messages.
     repairs: BTreeMap<&'static str, u64>,
     outcome: Result<PromptList, Kind>,
-    /// Whether the gateways behind it form a circle.
+    /// Whether the gateways behind the upstream form a circle.
     is_circle: bool,
 }
 
-/// Time after which a child process that has written nothing is given up, before `startup`: a CI
-/// that waits for one that never speaks is only slow.
+/// Time after which a child process that has written nothing is given up, before `startup`: waiting
+/// longer for a mute process only makes CI slow.
 const SILENCE: Duration = Duration::from_secs(20);
 
 /// Timeout for closing the session of one upstream: a courtesy that the command does not depend on.
@@ -171,12 +171,12 @@ async fn dial(
         Err(reason) => return Dialed::failed(transport, Kind::Unavailable(reason)),
     };
     if upstream.lists_per_caller() {
-        // Only callers have a credential for it.
+        // Only callers have a credential for the upstream.
         let outcome = Ok(PromptList::default());
         return Dialed { outcome, ..Dialed::failed(transport, Kind::Timeout) };
     }
     let connected = match connector.connect().await {
-        // It may be at work, such as downloading itself: it has its whole time once more.
+        // The child may be busy, for example with a download: it gets its whole time once more.
         Err(kind @ Kind::ChildSilent { .. }) if !kind.stderr().is_empty() => match patient {
             Some(patient) => patient.connect().await,
             None => Err(kind),
@@ -216,7 +216,7 @@ impl Dialed {
     }
 }
 
-/// Describes a failure, with what to change where the configuration tells more than the upstream.
+/// Describes a failure, with a remedy where the configuration explains more than the upstream.
 fn advised(upstream: &UpstreamSettings, kind: &Kind) -> String {
     let diagnosis = kind.diagnosis();
     let http = upstream.http();
@@ -327,7 +327,7 @@ const COLUMNS: [Column; 9] = [
     Column::new("LISTED", "listed"),
 ];
 
-/// The note on an upstream that leads back.
+/// The note on an upstream that leads back to this gateway.
 const LOOP: &str = "leads back to this gateway, or to itself; calls that come back are refused: \
                     take one of the gateways in the circle out of the upstreams of another";
 

@@ -11,8 +11,8 @@ use super::output::print;
 
 const NAME: &str = "promptgate";
 
-/// The commit and its date (RFC 3339), which `packaging/binary` sets. Other builds have none: a
-/// build script that asked git would compile this crate again after each commit.
+/// The commit and its date (RFC 3339), which `packaging/binary` sets. Other builds have no commit:
+/// a build script that asked git would compile this crate again after each commit.
 const COMMIT: Option<&str> = option_env!("PROMPTGATE_COMMIT");
 const DATE: Option<&str> = option_env!("PROMPTGATE_DATE");
 

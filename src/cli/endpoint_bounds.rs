@@ -5,8 +5,8 @@ use catalog::snapshot::Catalog;
 use config::Config;
 use domain::skill::{SkillCount, exceeds_hosts};
 
-/// Returns the warnings about the endpoints of a configuration, whose upstreams list what `catalog`
-/// has.
+/// Returns the warnings about the endpoints of a configuration, for the lists of its upstreams in
+/// `catalog`.
 pub(super) fn warnings(config: &Config, catalog: &Catalog) -> Vec<String> {
     let endpoints = Endpoints::new(config);
     let main = ("server".to_owned(), config.server.path.clone());

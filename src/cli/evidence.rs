@@ -14,9 +14,9 @@ use config::Records;
 /// The path of the questions in the admin API.
 const PATH: &str = "/api/v1/evidence";
 
-/// Asks the replicas through the gateway that runs with a configuration file, and names on standard
-/// error those that did not answer. `None` if there is no cluster, or the files of this replica are
-/// wanted or all that can be had: then they answer.
+/// Asks the replicas through the gateway that runs with a configuration file, and names replicas
+/// that did not answer on standard error. `None` if the caller must read the files of this replica:
+/// they are wanted, there is no cluster, or no gateway answers.
 pub(super) fn ask(
     file: &ConfigFile,
     records: &Records,

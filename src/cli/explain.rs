@@ -22,8 +22,8 @@ use library::prompt_list::PromptList;
 use library::{LibraryLabels, LibrarySnapshot};
 
 /// Prints for each method whether the caller may use the prompt, and which overlays change it.
-/// Reads the configuration, the lock file and libraries; no upstream is called. A gateway that runs
-/// with the file is asked whether it leaves the prompt out of its list, which is then said first.
+/// Reads the configuration, the lock file and libraries; no upstream is called. If a gateway that
+/// runs with the file leaves the prompt out of its list, the output begins with that.
 pub(super) fn run(query: &Explain) -> Result<(), Failure> {
     let config = load(&query.file.config)?;
     let target = target(&config, &query.name);
@@ -66,7 +66,7 @@ fn left_out_of(
 ) -> String {
     let catalog =
         runtime().and_then(|runtime| runtime.block_on(fetch_once(admin, "/api/v1/catalog")));
-    // The file can be explained without the gateway.
+    // The file is explained even if the gateway does not answer.
     let catalog = catalog.unwrap_or_default();
     let is_bare = |id: &str| {
         config
@@ -75,7 +75,7 @@ fn left_out_of(
             .any(|upstream| upstream.id.as_str() == id && upstream.prefix.is_bare())
     };
     let raw_name = prompt.map_or(name, |prompt| &prompt.raw_name);
-    // A definition that cannot be read is named in the reason only.
+    // A definition that cannot be read is named only in the reason.
     let quoted = format!("prompt {:?}", excerpt(raw_name));
     let mut out = String::new();
     for entry in catalog["leftOut"].as_array().into_iter().flatten() {
@@ -168,9 +168,9 @@ fn caller(config: &Config, id: &str, more: &[String]) -> Caller {
 struct ExplainedPrompt {
     kind: ApprovalKind,
     upstream: String,
-    /// Of a skill, and of the prompt that stands for it, the path of the skill.
+    /// The path of the skill, for a skill and for the prompt that stands for it.
     raw_name: String,
-    /// As the lock file has it.
+    /// The state in the lock file.
     state: ApprovalState,
     /// The files of a library that can be read.
     files: Option<PromptList>,
@@ -181,7 +181,7 @@ impl ExplainedPrompt {
         PromptRef { upstream: &self.upstream, raw_name: &self.raw_name, state: self.state }
     }
 
-    /// Whether a file of the library has it.
+    /// Whether a file of the library has the prompt.
     fn is_listed(&self) -> bool {
         self.files.as_ref().is_some_and(|files| match self.kind {
             ApprovalKind::Prompt => files.prompts.iter().any(|one| one.name == self.raw_name),

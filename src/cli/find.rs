@@ -49,7 +49,7 @@ pub(super) fn run(args: &FindQuery) -> Result<(), Failure> {
         None => folder(&args.file.config)?,
     };
     let unreadable = |error| unreadable(&dir, &error);
-    // Before the search, so that nothing is recorded between the two.
+    // Opened before the search, so that no entry falls between search and follow.
     let live = args.follow.then(|| Live::at_end(&dir)).transpose().map_err(unreadable)?;
     let found = find(&dir, &wanted, args.limit, None, Instant::now() + PATIENCE);
     let mut found = found.map_err(unreadable)?;

@@ -6,8 +6,8 @@ use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
-/// How often, and after which time each, git is asked whether it has ended: for two seconds, so
-/// that a repository on a slow disk does not stop `check`.
+/// How often and in which intervals git is polled for its end: for two seconds, so that a
+/// repository on a slow disk does not stop `check`.
 const LOOKS: usize = 400;
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
@@ -20,7 +20,7 @@ pub(super) fn tracks(path: &Path) -> bool {
     git.arg("-C").arg(folder).args(["-c", "core.fsmonitor=false", "ls-files", "--"]).arg(name);
     git.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     let Ok(mut child) = git.spawn() else { return false };
-    // One name is enough; a git that has more waits for a reader, and is ended.
+    // One name is enough; a git that writes more names waits for a reader, and is ended.
     let mut first = [0];
     let mut is_tracked = false;
     for _ in 0..LOOKS {

@@ -63,7 +63,7 @@ fn convert(text: &str) -> Result<Imported, String> {
 }
 
 /// Drops control and hidden characters from all texts, but line feeds and tabs: in a configuration
-/// they would show other text than is there. Returns whether there were any.
+/// they would make the text look different. Returns whether there were any.
 fn drop_hidden(value: &mut Value) -> bool {
     let is_dropped = |c: char| is_hidden(c) && !matches!(c, '\n' | '\t' | '\r');
     match value {

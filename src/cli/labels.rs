@@ -1,5 +1,5 @@
 //! `promptgate labels`: which versions of library prompts the labels name, and their moves. The
-//! running gateway answers where there is one, else one of the command's own.
+//! running gateway answers where there is one, else a gateway that the command starts.
 
 use serde_json::{Value, json};
 
@@ -76,7 +76,7 @@ async fn prompts(query: &LabelsQuery) -> Result<Value, Failure> {
     }
 }
 
-/// A gateway of the command's own, without a listener, with the lists of its upstreams.
+/// Starts a gateway without a listener, and waits for the lists of its upstreams.
 async fn own_gateway(query: &LabelsQuery) -> Result<App, Failure> {
     let app = App::new(load(&query.file.config)?);
     let app = app.map_err(|error| Failure::new(error.to_string()))?;

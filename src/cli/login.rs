@@ -51,7 +51,7 @@ pub(super) fn run(options: &LoginArgs) -> Result<(), Failure> {
         // A sign-in that could not be stored is not begun.
         store.lock(&options.upstream).await.map_err(unkept)?.release().await;
         let login = sign_in(options, &upstream).await?;
-        // A renewal of the login before would overwrite this one.
+        // A renewal of the previous login would overwrite this one.
         let lock = store.lock(&options.upstream).await.map_err(unkept)?;
         let written = lock.write(&login).await;
         lock.release().await;
@@ -131,7 +131,7 @@ async fn row(
             }
             row
         }
-        // One store has them all.
+        // The store holds all sign-ins, so the others would fail, too.
         Err(error @ StoreError::Cluster(_)) => return Err(unkept(error)),
         Err(error) => json!({"upstream": id, "state": "unreadable", "why": error.to_string(),
             "repair": format!("promptgate login {id}")}),
@@ -164,8 +164,8 @@ pub(super) fn end(options: &Logout) -> Result<(), Failure> {
 
 /// Removes the login of an upstream, and returns it, unless it cannot be opened.
 async fn remove(store: &LoginStore, id: &str) -> Result<Option<StoredLogin>, Failure> {
-    // Without the lock, a renewal at the same time would leave new tokens behind: only the replaced
-    // ones would be revoked.
+    // Without the lock, a simultaneous renewal would leave new tokens behind: only the replaced
+    // tokens would be revoked.
     let lock = store.lock(id).await.map_err(unkept)?;
     let removing = async {
         let login = match store.read(id).await {
@@ -178,7 +178,7 @@ async fn remove(store: &LoginStore, id: &str) -> Result<Option<StoredLogin>, Fai
             }
             Err(error) => return Err(unkept(error)),
         };
-        // Before the provider is told: whatever it says, the gateway stops to use the login.
+        // Removed first: whatever the provider answers, the gateway stops using the login.
         lock.remove().await.map_err(unkept)?;
         Ok(login)
     };
@@ -347,7 +347,7 @@ fn sentence(why: &NoCode) -> String {
     }
 }
 
-/// Returns the query of a pasted address; of anything else, the text itself.
+/// Returns the query of a pasted address; for any other text, the text itself.
 fn query_of(line: &str) -> String {
     let line = line.trim();
     let url = Url::parse(line).ok();
@@ -388,8 +388,8 @@ async fn is_served(url: &str, http: &Http) -> bool {
     document.is_ok_and(|document| document["client_id"] == url)
 }
 
-/// Opens a page with the program in `BROWSER`, or with that of the system. Returns whether one was
-/// started.
+/// Opens a page with the program in `BROWSER`, or with that of the system. Returns whether a
+/// program was started.
 async fn open(url: &Url) -> bool {
     let program = std::env::var_os("BROWSER").filter(|program| !program.is_empty());
     let system: &[&str] = match std::env::consts::OS {
@@ -401,7 +401,7 @@ async fn open(url: &Url) -> bool {
     let program = program.unwrap_or_else(|| system.iter().map(Into::into).collect());
     let mut command = Command::new(&program[0]);
     command.args(&program[1..]);
-    // The URL is the authorization server's: it is an argument of its own, read by no shell.
+    // The authorization server chooses the URL: it is passed as one argument, without a shell.
     command.arg(url.as_str()).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     spawn_blocking(move || command.spawn().is_ok()).await.unwrap_or_default()
 }

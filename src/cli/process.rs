@@ -10,7 +10,7 @@ use config::variables::ALLOW_PTRACE;
 /// dumps, which would have the secrets. An executed program starts without this protection, so it
 /// is set at the start of each command.
 ///
-/// Root can read them all the same (`CAP_SYS_PTRACE`). [`ALLOW_PTRACE`] switches the protection
+/// Root can read both all the same (`CAP_SYS_PTRACE`). [`ALLOW_PTRACE`] switches the protection
 /// off, for debuggers and profilers.
 pub(super) fn protect_memory() {
     #[cfg(target_os = "linux")]

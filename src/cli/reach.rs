@@ -1,5 +1,5 @@
-//! How commands reach a running gateway: by the URL that is given, as the running gateway recorded
-//! it, or by its configuration file.
+//! How commands reach a running gateway: by a given URL, by the record of the running gateway, or
+//! by its configuration file.
 
 use http::Uri;
 
@@ -15,8 +15,7 @@ pub(super) struct Reach {
 }
 
 impl Reach {
-    /// Reads the few keys that are needed, and says on standard error where one of them has a
-    /// mistake.
+    /// Reads the needed keys, and reports on standard error where one of them has a mistake.
     pub(super) fn find(file: &ConfigFile) -> Self {
         let addresses = Addresses::load(&file.config);
         let running = Running::find(&file.config);
@@ -31,8 +30,8 @@ impl Reach {
         Running::find(&file.config)?.admin
     }
 
-    /// Returns the URL of the main endpoint. `url` is the one that is given: without a path, the
-    /// path of the configuration file counts.
+    /// Returns the URL of the main endpoint. If `url` is given without a path, the path of the
+    /// configuration file is added.
     pub(super) fn endpoint(&self, url: Option<&str>) -> Result<String, Failure> {
         match url {
             Some(url) => self.with_path(url),

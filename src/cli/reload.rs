@@ -9,11 +9,11 @@ use super::reach::Reach;
 use super::runtime::runtime;
 use super::status::{fetch_once, send_once};
 
-/// Asks for a reload; accepts the file that is held back if `accept` is set.
+/// Requests a reload; accepts the held file if `accept` is set.
 pub(super) fn run(accept: bool, admin: &AdminApi) -> Result<(), Failure> {
     let url = Reach::admin_of(admin)?;
     let reloads = runtime()?.block_on(async {
-        // The accepted file is the one that the gateway has seen, not one that has replaced it.
+        // Accepts the file that the gateway has seen, not a file that has replaced it.
         let held = match accept {
             true => fetch_once(&url, "/api/v1/status").await?["reloads"]["held"].clone(),
             false => Value::Null,

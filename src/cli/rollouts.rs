@@ -1,4 +1,4 @@
-//! `promptgate rollouts`: versions that a share of the callers gets, in a running gateway.
+//! `promptgate rollouts`: lists and restarts rollouts in a running gateway.
 
 use serde_json::{Value, json};
 

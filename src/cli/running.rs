@@ -59,8 +59,8 @@ impl Running {
         serde_json::from_slice(&fs::read(path).ok()?).ok()
     }
 
-    /// Returns the gateway that runs with a configuration file; `None` if none is recorded, or the
-    /// recorded one has ended.
+    /// Returns the gateway that runs with a configuration file; `None` if no gateway is recorded,
+    /// or the recorded gateway has ended.
     pub(super) fn find(config: &Path) -> Option<Self> {
         let folder = folder();
         is_private(&folder).then_some(())?;
@@ -69,7 +69,7 @@ impl Running {
     }
 }
 
-/// Returns the folder of the records: that of the session, or else one of this user among the
+/// Returns the folder of the records: that of the session, or else a folder of this user among the
 /// temporary files.
 fn folder() -> PathBuf {
     let session = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);

@@ -8,8 +8,8 @@ use tokio::runtime::{Builder, Runtime};
 
 use super::failure::Failure;
 
-/// Builds a multi-threaded runtime, with a thread more than there are cores, or as many as tokio's
-/// own variable says: the audit log holds at most one of several with a disk that hangs.
+/// Builds a multi-threaded runtime, with one thread more than cores unless `TOKIO_WORKER_THREADS`
+/// is set. A disk that hangs makes the audit log block at most one of several threads.
 pub(super) fn runtime() -> Result<Runtime, Failure> {
     let mut builder = Builder::new_multi_thread();
     if env::var_os("TOKIO_WORKER_THREADS").is_none() {

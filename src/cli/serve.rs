@@ -111,7 +111,7 @@ pub(super) fn stdio(path: &Path) -> Result<(), Failure> {
     })
 }
 
-/// Gateways that may start one another: an upstream can be a gateway with upstreams of its own.
+/// Gateways that may start one another: an upstream can be a gateway that has upstreams.
 const MAX_DEPTH: u32 = 3;
 
 /// Refuses to serve where gateways start one another without end.
@@ -129,8 +129,8 @@ fn source(path: &Path, logging: &Logging) -> ConfigSource {
     ConfigSource { path: path.to_owned(), load: load_supervised, logs: logging.control().clone() }
 }
 
-/// Returns how the process ends: not well if a task has failed, so that whatever runs the gateway
-/// starts it again.
+/// Returns how the process ends: with a failure if a task has failed, so that the service manager
+/// starts the gateway again.
 fn verdict(app: &App) -> Result<(), Failure> {
     match app.failure() {
         Some(failure) => Err(Failure::new(format!("{failure}; the gateway has ended in order"))),
@@ -149,7 +149,7 @@ async fn drain(app: &App) {
 fn run(serving: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
     let runtime = runtime()?;
     let served = runtime.block_on(serving);
-    // Tasks that are left had their time in the drain.
+    // The remaining tasks had their time in the drain.
     runtime.shutdown_background();
     served
 }

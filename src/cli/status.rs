@@ -28,7 +28,7 @@ pub(super) fn run(admin: &AdminApi) -> Result<(), Failure> {
         let status = fetch(&egress, &url, "/api/v1/status").await?;
         let upstreams = fetch(&egress, &url, "/api/v1/upstreams").await?;
         let cluster = fetch(&egress, &url, "/api/v1/replicas").await;
-        // An older gateway has none.
+        // An older gateway has no such document.
         let cluster = cluster.unwrap_or_default();
         let upstreams = &upstreams["upstreams"];
         let mut rows = upstreams.as_array().into_iter().flatten();
@@ -58,7 +58,7 @@ pub(super) async fn send_once(url: &str, path: &str, body: &Value) -> Result<Val
     request_once(&egress()?, url, path, post(path, body)).await
 }
 
-/// Posts a JSON document that is based on what has these entity tags, and returns the answer.
+/// Posts a JSON document with `If-Match: tags`, and returns the answer.
 pub(super) async fn send_if_match(
     url: &str,
     path: &str,
@@ -70,7 +70,7 @@ pub(super) async fn send_if_match(
     request_once(&egress()?, url, path, request).await
 }
 
-/// Puts a JSON document that is based on what has this entity tag, and returns the answer.
+/// Puts a JSON document with `If-Match: tag`, and returns the answer.
 pub(super) async fn put_if_match(
     url: &str,
     path: &str,
@@ -105,8 +105,8 @@ pub(super) fn egress() -> Result<Egress, Failure> {
     egress.map_err(Failure::new)
 }
 
-/// Largest document of the admin API, in bytes. A skill has up to 16 MiB of files, offered and
-/// approved ones stand in it together, and a byte takes up to six in JSON.
+/// Largest document of the admin API, in bytes. A skill has up to 16 MiB of files, the document has
+/// offered and approved files, and a byte takes up to six in JSON.
 const MAX_DOCUMENT: usize = 256 << 20;
 
 async fn fetch(egress: &Egress, url: &str, path: &str) -> Result<Value, Failure> {
@@ -137,13 +137,13 @@ async fn request_once(
     *request.uri_mut() = uri;
     egress.json_within(request, MAX_DOCUMENT).await.map_err(|error| {
         let hint = match &error {
-            // An admin API says in its own words why it refuses.
+            // An admin API gives the reason in `error`; this server gives none.
             FetchError::Status { status, error: None, .. } if status.is_client_error() => {
                 "; this is no admin API, but perhaps the endpoint for clients (server.listen): \
                  give the URL of admin.listen"
                     .to_owned()
             }
-            // The role of a visitor without a token may not do.
+            // A visitor without a token may have too low a role.
             FetchError::Status { status, error: Some(why), .. }
                 if status.as_u16() == 401 || (why.contains("admin.token") && !has_token()) =>
             {
@@ -236,8 +236,8 @@ fn awaiting(row: &Value) -> Option<String> {
     Some(printable(&format!("{}: {waiting}", row["upstream"].as_str().unwrap_or_default())))
 }
 
-/// Returns a line for each upstream of which prompts wait for approval, as far as an admin API says
-/// so.
+/// Returns a line for each upstream whose prompts wait for approval; empty if the admin API does
+/// not answer.
 pub(super) async fn waiting_lines(url: &str) -> Vec<String> {
     let upstreams = fetch_once(url, "/api/v1/upstreams").await.unwrap_or_default();
     upstreams["upstreams"].as_array().into_iter().flatten().filter_map(awaiting).collect()
@@ -252,15 +252,14 @@ fn unlisted_count(row: &Value) -> u64 {
 /// Most elements without a name of one upstream whose reasons are shown.
 const MAX_UNNAMED: usize = 10;
 
-/// The elements that are left out of a catalog and have no name: most are no prompts, such as
-/// `labels.toml`.
+/// The left-out elements of a catalog without a name: most are no prompts, such as `labels.toml`.
 fn unnamed(catalog: &Value) -> Vec<Value> {
     let left_out = catalog["leftOut"].as_array().into_iter().flatten();
     left_out.filter(|one| one["name"] == "").cloned().collect()
 }
 
-/// Says how many prompts of an upstream are not listed, and why others that have no name are left
-/// out.
+/// Returns how many prompts of an upstream are not listed, and the reasons for elements without a
+/// name.
 fn unlisted(row: &Value, unnamed: &Value) -> Vec<String> {
     let upstream = row["upstream"].as_str().map(printable).unwrap_or_default();
     let unnamed = unnamed.as_array().into_iter().flatten();

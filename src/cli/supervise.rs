@@ -65,8 +65,8 @@ fn failure(error: std::io::Error) -> Failure {
     Failure::new(format!("cannot run the child process: {error}"))
 }
 
-/// Starts `command` in a process group of its own, and waits until it exits. On SIGTERM, forwards
-/// the signal to the group, and kills the group after [`AFTER_TERM`].
+/// Starts `command` in a separate process group, and waits until it exits. On SIGTERM, forwards the
+/// signal to the group, and kills the group after [`AFTER_TERM`].
 async fn supervise(command: &[String]) -> std::io::Result<ExitStatus> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut child_exits = signal(SignalKind::child())?;

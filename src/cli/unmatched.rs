@@ -62,8 +62,8 @@ impl<'a> KnownPrompts<'a> {
     }
 
     /// Returns one line for each overlay, view, probe, rule and limit that matches nothing, with
-    /// its place in the file. Where an upstream whose list is not known may have a match, nothing
-    /// is said.
+    /// its place in the file. Patterns that an upstream with an unknown list may match cause no
+    /// warning.
     pub(super) fn warnings(&self, file: &Path) -> Vec<String> {
         let mut found = Vec::new();
         let mut add = |key: &str, what: String| {
@@ -114,7 +114,7 @@ impl<'a> KnownPrompts<'a> {
         }
     }
 
-    /// The prompts of access rules, which are names at the upstreams.
+    /// Warns of prompts in access rules, which are names at the upstreams.
     fn unmatched_rules(&self, add: &mut dyn FnMut(&str, String)) {
         for (number, rule) in self.rules() {
             let is_of = |id: &UpstreamId| rule.upstreams.is_empty() || rule.upstreams.contains(id);
@@ -130,7 +130,7 @@ impl<'a> KnownPrompts<'a> {
         }
     }
 
-    /// Rules that allow the gateway itself to read texts, which rights do not stop.
+    /// Warns of rules that allow the probes of approvals, which access rules do not stop.
     fn rules_of_probes(&self, add: &mut dyn FnMut(&str, String)) {
         for (number, rule) in self.rules() {
             if let RuleCallers::Named { groups, ids, .. } = &rule.callers
@@ -149,7 +149,7 @@ impl<'a> KnownPrompts<'a> {
         (1..).zip(rules)
     }
 
-    /// The callers and groups of rules and limits, where all of them stand in the configuration.
+    /// Warns of unknown callers and groups, where the configuration lists all callers.
     fn unmatched_callers(&self, add: &mut dyn FnMut(&str, String)) {
         let auth = &self.config.auth;
         if auth.jwt.is_some() || (auth.takes_certificates && auth.certificates.is_empty()) {
@@ -194,8 +194,8 @@ impl<'a> KnownPrompts<'a> {
         }
     }
 
-    /// Whether a pattern matches a public name that is known, or may match one of an upstream whose
-    /// list is not.
+    /// Whether a pattern matches a known public name, or may match a name of an upstream whose list
+    /// is unknown.
     fn may_be_public(&self, glob: &Glob) -> bool {
         let pattern = glob.to_string();
         let head = pattern.split('*').next().unwrap_or_default();

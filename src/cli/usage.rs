@@ -42,7 +42,7 @@ pub(super) fn run(args: &UsageQuery) -> Result<(), Failure> {
     };
     let by = args.by.into();
     let limit = limit(args);
-    // One more, to know whether there is more.
+    // One row more than shown, to know whether there are more.
     let query =
         Query { by, from, to, filter, limit: limit.saturating_add(1), sort: args.sort.into() };
     let question = Question::Usage(query.clone());
@@ -76,8 +76,8 @@ fn own_report(
     Ok(report)
 }
 
-/// Returns who has used a prompt in the last week, as the records of a configuration have it;
-/// `None` if it keeps none.
+/// Returns the callers of a prompt in the last week, from the records of a configuration; `None` if
+/// it keeps no records.
 pub(super) fn recent(config: &Path, prompt: &str) -> Option<RecentUses> {
     let records = Records::load(config).ok()?;
     let usage = open(&records).ok()?;
@@ -133,7 +133,7 @@ fn open(records: &Records) -> Result<GatewayUsage, Failure> {
     })
 }
 
-/// Says on standard error which names of a filter were never used.
+/// Reports on standard error which names of a filter were never used.
 fn unknown_names(query: &Query, usage: &GatewayUsage, now: SystemTime, until: Instant) {
     let Filter { prompt, caller, upstream, endpoint } = &query.filter;
     let named = [
@@ -155,7 +155,7 @@ fn unknown_names(query: &Query, usage: &GatewayUsage, now: SystemTime, until: In
     }
 }
 
-/// Prints the prompts that were used at some time, but not since `from`.
+/// Prints the prompts that were used before `from`, but not since.
 fn unused(
     args: &UsageQuery,
     records: &Records,
@@ -209,7 +209,7 @@ fn text(by: UsageBy, report: &Report) -> String {
     if report.rows.iter().any(|row| row.kind == Some(UsedKind::Skill)) {
         columns.push(Column::new("KIND", "kind"));
     }
-    // The index has no distribution by group and view, and with a filter by another key.
+    // The index has no distribution by group or view, and none with a filter by another key.
     if report.rows.iter().all(|row| row.p95_ms.is_none()) {
         columns.retain(|column| column.member != "p95Ms");
     }

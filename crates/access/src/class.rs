@@ -24,7 +24,7 @@ pub struct AccessVerdict {
     pub reasons: Vec<String>,
 }
 
-/// Most rules that a denial names, since each class keeps the texts of its denials.
+/// Most rules that a denial names, since each class stores the names of its denials.
 const MAX_NAMED: usize = 4;
 
 impl AccessVerdict {
@@ -150,7 +150,7 @@ impl CallerClass {
             return denied_by;
         }
         let denied_by = self.decide(method, prompt).denied_by();
-        // One prompt alone would take as much room as a whole class of them.
+        // One such prompt would take as much room in the cache as a whole class of prompts.
         if matches!(key.1, PromptClass::Prompt { .. }) {
             return denied_by;
         }
@@ -162,7 +162,7 @@ impl CallerClass {
         denied_by
     }
 
-    /// Asks Cedar. A request that cannot be evaluated is denied.
+    /// Evaluates the policies. A request that cannot be evaluated is denied.
     pub(super) fn decide(&self, method: Method, prompt: PromptRef<'_>) -> AccessVerdict {
         self.try_decide(method, prompt).unwrap_or_default()
     }

@@ -20,7 +20,7 @@ use domain::rights::{Allowed, NO_RULE, PromptRef, Rights};
 pub struct Decisions {
     rules: RuleSet,
     types: Arc<Types>,
-    /// Without a share in the classes: these are bounded by their own cache.
+    /// Holds weak references, so that only the cache of classes bounds the classes.
     callers: Cache<ByRights, Weak<CallerClass>>,
     /// `None` for callers that Cedar does not accept.
     classes: Cache<String, Option<Arc<CallerClass>>>,
@@ -30,10 +30,10 @@ pub struct Decisions {
 #[derive(Clone, Debug)]
 struct ByRights(Caller);
 
-/// Most callers whose class is remembered: to find it again costs microseconds.
+/// Most callers whose class is remembered: finding a class again costs microseconds.
 const CALLERS: usize = 16_384;
 
-/// Most remembered classes, of some 10 KiB each. A forgotten one decides anew.
+/// Most remembered classes, of some 10 KiB each. A forgotten class decides anew.
 const CLASSES: usize = 2_048;
 
 impl Decisions {
@@ -79,8 +79,8 @@ impl Decisions {
         Some(class)
     }
 
-    /// The class of a caller: the rules that are for it, and all its attributes where there are
-    /// policies of a file, since those can see them.
+    /// The key of a caller's class: the rules for the caller and, where there are policies of a
+    /// file, all its attributes, since those policies can depend on any attribute.
     fn key_of(&self, caller: &Caller) -> String {
         let mut key = String::new();
         for callers in self.rules.rule_callers() {
@@ -109,7 +109,7 @@ impl Decisions {
 
 impl Rights for Decisions {
     fn entitlement(&self, caller: &Caller) -> Option<Arc<str>> {
-        // All callers that Cedar does not accept may use nothing.
+        // Callers that Cedar does not accept may use nothing, and share one key.
         Some(self.class(caller).map_or_else(|| "".into(), |class| class.key.clone()))
     }
 

@@ -13,11 +13,11 @@ pub struct Rule {
     pub effect: Effect,
     pub methods: Vec<Method>,
     pub callers: RuleCallers,
-    /// Without any, the rule is for the prompts of all upstreams.
+    /// If empty, the rule is for the prompts of all upstreams.
     pub upstreams: Vec<UpstreamId>,
-    /// Patterns of raw names, of which one must match; without any, all names do.
+    /// Patterns of raw names, of which one must match; if empty, all names match.
     pub prompts: Vec<Glob>,
-    /// Without any, the rule is for prompts in all states.
+    /// If empty, the rule is for prompts in all states.
     pub states: Vec<ApprovalState>,
 }
 
@@ -43,8 +43,8 @@ pub enum RuleCallers {
 }
 
 impl Rule {
-    /// The patterns of URIs that are not in normal form, in which resources of `[passthrough]` are
-    /// named, in that form.
+    /// Returns the normal forms of URI patterns that are written otherwise: resources of
+    /// `[passthrough]` are named in normal form.
     fn respelled(&self) -> Result<Vec<Glob>, Vec<String>> {
         if !self.methods.contains(&Method::Passthrough) {
             return Ok(Vec::new());
@@ -129,7 +129,7 @@ impl RuleCallers {
     }
 }
 
-/// The mistake of a URI, or a pattern of URIs, that is none of a resource.
+/// The mistake of a URI, or a pattern of URIs, that can name no resource.
 pub(crate) fn ambiguous(text: &str) -> String {
     format!(
         "{text:?} can be that of no resource, since servers read it differently: name the resource \
@@ -179,8 +179,8 @@ fn set(items: impl Iterator<Item = String>) -> Option<String> {
     (!items.is_empty()).then(|| format!("[{}]", items.join(", ")))
 }
 
-/// Returns the condition that one of several holds; `None` without any. Cedar walks conditions by
-/// recursion, so their nesting grows with the logarithm of their number only.
+/// Returns the condition that one of several conditions holds; `None` without any. Cedar walks
+/// conditions by recursion, so their nesting grows only with the logarithm of their number.
 fn any_of(conditions: &[String]) -> Option<String> {
     if let [_] | [] = conditions {
         return conditions.first().cloned();

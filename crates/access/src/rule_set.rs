@@ -23,16 +23,16 @@ action "list", "get", "complete", "passthrough" appliesTo { principal: [Caller],
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RuleSet {
     pub(crate) policies: PolicySet,
-    /// The callers of each rule, by the id of its policy. Policies of a file are not here: they may
-    /// look at anything.
+    /// The callers of each rule, by the id of its policy. Policies of a file are not included: they
+    /// may depend on any attribute.
     pub(crate) rules: Vec<(PolicyId, RuleCallers)>,
 }
 
 impl RuleSet {
-    /// Adds a rule. Its id is what decisions name; it must not begin with `cedar`.
+    /// Adds a rule. Decisions name the rule by `id`, which must not begin with `cedar`.
     ///
     /// # Errors
-    /// All mistakes in the rule, as sentences for the one who has written it.
+    /// All mistakes in the rule, as sentences for its author.
     pub fn add_rule(&mut self, id: &str, rule: &Rule) -> Result<(), Vec<String>> {
         let id = PolicyId::new(id);
         let policy = Policy::parse(Some(id.clone()), rule.policy_text()?)
@@ -46,7 +46,7 @@ impl RuleSet {
     /// positions, after the word `cedar`.
     ///
     /// # Errors
-    /// All mistakes in the text, as sentences for the one who has written it.
+    /// All mistakes in the text, as sentences for its author.
     pub fn add_file(&mut self, text: &str) -> Result<(), Vec<String>> {
         if nesting(text) > MAX_NESTING {
             return Err(vec![format!(
@@ -69,7 +69,7 @@ impl RuleSet {
         if mistakes.is_empty() { Ok(()) } else { Err(mistakes) }
     }
 
-    /// Adds the policies of a file that another set has.
+    /// Adds the policies of the Cedar file in another set.
     pub fn add_file_of(&mut self, other: &Self) {
         for policy in other.policies_of_file() {
             // Ids are unique: those of rules are keys, those of a file begin with `cedar`.
@@ -124,7 +124,7 @@ impl RuleSet {
     }
 }
 
-/// The mistakes in URIs with which a policy of a file compares: one in another than normal form
+/// The mistakes in URIs with which a policy of a file compares: a URI in another than normal form
 /// would match no resource of `[passthrough]`.
 fn misspelled(policy: &Policy) -> impl Iterator<Item = String> {
     let action = policy.to_json().map(|json| json["action"].clone()).unwrap_or_default();
@@ -142,7 +142,7 @@ fn misspelled(policy: &Policy) -> impl Iterator<Item = String> {
 }
 
 /// Most levels of a policy in a Cedar file. Cedar walks policies by recursion: beyond some hundreds
-/// it denies what it cannot walk.
+/// of levels it denies the request.
 const MAX_NESTING: usize = 100;
 
 /// Returns a bound for the levels of the deepest policy of a Cedar text: its operators and clauses,

@@ -1,4 +1,4 @@
-//! `/api/v1/accounts`: what callers have of their own at upstreams, and its end.
+//! `/api/v1/accounts`: lists and revokes the accounts of callers at upstreams.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use super::sign_in::Visitor;
 use audit::record::AuditEvent;
 use upstream::accounts::{AccountStatus, RevokedAccount};
 
-/// Whose accounts end, as the body of a POST. What is left out means all.
+/// Names the accounts to revoke, as the body of a POST. An omitted field matches all.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RevocationRequest {
@@ -24,8 +24,8 @@ pub(super) fn all(state: &AdminState) -> Value {
     json!({ "accounts": accounts })
 }
 
-/// Revokes accounts at once, with the calls that use them, and records it: also if the client
-/// does not wait for the end.
+/// Revokes accounts at once, cancels the calls that use them, and records each revocation, even if
+/// the client disconnects.
 pub(super) async fn revoke(
     state: &AdminState,
     revocation: RevocationRequest,

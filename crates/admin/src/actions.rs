@@ -50,7 +50,7 @@ struct TrialBody {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ReloadRequest {
-    /// Digest of the file that is held back, and is accepted.
+    /// Digest of the held file that the operator accepts.
     accept: Option<String>,
 }
 
@@ -59,18 +59,18 @@ struct ReloadRequest {
 #[serde(deny_unknown_fields)]
 struct EvidenceRequest {
     question: Question,
-    /// The name or the id of the only replica that is asked, or its unique beginning.
+    /// The only replica to ask: its name, its id, or a unique prefix of either.
     replica: Option<String>,
 }
 
 /// Longest wait for answers about usage and audit logs; other replicas have half of it.
 const EVIDENCE: Duration = Duration::from_secs(9);
 
-/// Longest wait for a reload: it may open another audit log, and wait for the lists of upstreams.
+/// Longest wait for a reload, which may open another audit log and wait for lists of upstreams.
 const RELOAD: Duration = Duration::from_secs(30);
 
 impl AdminServer {
-    /// The login form, and what it leads to.
+    /// Answers the routes of the sign-in: the login form, its POST, and the steps at a provider.
     pub(super) async fn login(
         &self,
         found: &FoundRoutes,
@@ -204,8 +204,8 @@ impl AdminServer {
         }
     }
 
-    /// Runs a trial, or a completion, beside others and beside pages. It waits as long as a call
-    /// may take, too.
+    /// Runs a trial or a completion outside the threads of calls, with a permit for trials. The
+    /// time limit of a call is added to that of a page.
     async fn tried<F>(
         &self,
         visitor: &Visitor,
@@ -319,7 +319,7 @@ impl AdminServer {
         })
     }
 
-    /// Ends what callers have of their own at upstreams.
+    /// Revokes accounts of callers at upstreams.
     pub(super) async fn revoke(
         &self,
         head: &Parts,
@@ -334,7 +334,7 @@ impl AdminServer {
         ))
     }
 
-    /// Begins a rollout again that was rolled back.
+    /// Restarts a rollout that was rolled back.
     pub(super) async fn rearm(
         &self,
         head: &Parts,
@@ -414,7 +414,7 @@ impl AdminServer {
         let action = match form.get("action") {
             "approve" => Action::Approve { unseen: false },
             "reject" => Action::Reject,
-            // They take from everybody what is served: no click alone does.
+            // Both affect every caller, so a click alone is not enough: a reason is needed.
             "withdraw" | "rollback" if form.get("why").trim().is_empty() => {
                 let message = "Give the reason: this takes the approved version from everybody.";
                 return Err(PageError::new(StatusCode::BAD_REQUEST, message));
@@ -451,7 +451,7 @@ impl AdminServer {
         }
     }
 
-    /// Reads a body of JSON. `what` is an example.
+    /// Parses a JSON body. `what` is an example for the error message.
     async fn json_body<T: serde::de::DeserializeOwned>(
         &self,
         head: &Parts,

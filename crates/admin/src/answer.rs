@@ -45,7 +45,7 @@ enum Caching {
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
     img-src 'self' data:; media-src data:; form-action 'self'; frame-ancestors 'none'; base-uri 'none'";
 
-/// Which pages may load an answer (Fetch standard): none but those of the console.
+/// Pages that may load an answer (Fetch standard): only those of the console.
 const CROSS_ORIGIN_RESOURCE_POLICY: HeaderName =
     HeaderName::from_static("cross-origin-resource-policy");
 

@@ -1,5 +1,5 @@
-//! `/api/v1/approvals`: what is approved, and decisions on it over the same code path as
-//! `promptgate approvals`.
+//! `/api/v1/approvals`: lists the states of approval, and takes decisions over the same code path
+//! as `promptgate approvals`.
 
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
@@ -23,8 +23,8 @@ use base::seal;
 use catalog::approval::ApprovalRow;
 use catalog::blocking::beside_calls;
 
-/// Longest wait for the configuration with the changed lock file. It is read once its digest is the
-/// same in two polls.
+/// Longest wait for the configuration with the changed lock file. The gateway reads a lock file
+/// when two polls in a row find the same digest.
 const APPLIED: Duration = Duration::from_secs(5);
 
 /// A decision on prompts, as the body of a POST.
@@ -38,7 +38,7 @@ pub(super) struct DecisionRequest {
     pub why: Option<String>,
     /// A digest, for a rollback.
     pub to: Option<String>,
-    /// Whether to approve what is known by its definition alone.
+    /// Whether to approve a prompt whose texts are unknown, by its definition alone.
     #[serde(default)]
     pub unseen: bool,
     /// Digests of variants, to approve these and nothing else.
@@ -94,7 +94,7 @@ pub(super) async fn one(state: &AdminState, name: &str, until: Instant) -> Resul
     Ok(document)
 }
 
-/// Counts who has used a prompt in the last week.
+/// Counts the callers of a prompt in the last week.
 pub(super) async fn uses_of(state: &AdminState, name: &str, until: Instant) -> RecentUses {
     let query = RecentUses::query(name, wall_clock());
     RecentUses::of(state.usage_report(&query, None, until).await)
@@ -157,7 +157,7 @@ pub(super) async fn decide(
     }))
 }
 
-/// Returns what the tag names: the examination that was shown, or a new one with the same
+/// Returns the examinations that `if_match` names: the shown ones, or new ones with the same
 /// digests.
 async fn decided_on(
     state: &AdminState,
@@ -166,7 +166,7 @@ async fn decided_on(
     rows: &[ApprovalRow],
     chosen: Vec<ApprovalRow>,
 ) -> Result<Vec<Examined>, Refusal> {
-    // A list of tags: each names what was shown of one prompt.
+    // `If-Match` is a list of tags, each of the shown examination of one prompt.
     let tags: Vec<&str> = if_match.split(',').map(str::trim).collect();
     let shown = |row: &ApprovalRow| tags.iter().find_map(|tag| state.approvals.shown(tag, row));
     let shown: Option<Vec<_>> = chosen.iter().map(shown).collect();
@@ -176,7 +176,7 @@ async fn decided_on(
     let seen: Vec<_> = chosen.iter().map(Examined::known).collect();
     let is_of_row = matches!(seen.as_slice(), [only] if if_match == tag(only));
     let is_of_document = is_of_row || if_match == entity_tag(&document(state, rows));
-    // An earlier version needs nothing of its upstream, which may be gone.
+    // An earlier version is read from the lock file, so the upstream may be gone.
     if is_of_document && matches!(action, Action::RollBack { .. } | Action::Withdraw) {
         return Ok(seen);
     }
@@ -204,9 +204,9 @@ pub(super) struct Shown {
 /// Why a prompt cannot be shown to a person who may decide on it.
 #[derive(Debug)]
 pub(super) enum NotShown {
-    /// It is neither offered nor in the lock file.
+    /// The prompt is neither offered nor in the lock file.
     Unknown,
-    /// Its texts cannot be had in time.
+    /// The upstream does not deliver its texts in time.
     Late,
     Failed(ApprovalError),
 }

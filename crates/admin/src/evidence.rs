@@ -53,9 +53,9 @@ fn chosen(replicas: Vec<LabelledReplica>, wanted: &str) -> Result<LabelledReplic
 }
 
 impl AdminState {
-    /// Asks all replicas that live, or only the one that is named, what `question` has for them by
-    /// their labels. Those that have not answered in time are named: others have half of the time
-    /// until `until`, so that a silent one leaves some for further questions of a page.
+    /// Asks all live replicas, or only `replica`, the question that `question` returns for the
+    /// label. A late replica is listed in `not_answered`. Other replicas have half of the time
+    /// until `until`, so that a silent replica leaves time for further questions of a page.
     pub(super) async fn ask(
         &self,
         replica: Option<&str>,
@@ -103,7 +103,7 @@ impl AdminState {
     }
 
     /// Returns the latest entries of the log of this replica that are found within `time`, at most
-    /// `limit`; none if the log cannot be read, for which the page of the log has the reason.
+    /// `limit`; empty if the log cannot be read, for which the page of the log gives the reason.
     pub(super) async fn latest(&self, find: Find, limit: usize, time: Duration) -> Vec<LogEntry> {
         let Some(path) = self.audit.path() else {
             return Vec::new();

@@ -108,8 +108,8 @@ struct Permits {
     trials: Arc<Semaphore>,
 }
 
-/// Content from this size on is hashed and compressed beside the calls, in bytes: less takes far
-/// below a millisecond.
+/// Content from this size on, in bytes, is hashed and compressed on a blocking thread: less takes
+/// far below a millisecond.
 const LARGE: usize = 16 << 10;
 
 impl AdminServer {
@@ -269,7 +269,7 @@ impl AdminServer {
             Handler::Metrics => return AdminAnswer::metrics(self.state.telemetry.prometheus()),
             Handler::OpenApi => return AdminAnswer::document(OPENAPI.into()),
             Handler::Document(document) => {
-                // Some have as many rows as there are prompts.
+                // Some documents have as many rows as there are prompts.
                 let (document, state) = (*document, self.state.clone());
                 return beside_calls(move || document(&state)).await;
             }
@@ -396,7 +396,7 @@ impl AdminServer {
         }
     }
 
-    /// A page that says why there is no other.
+    /// A page that gives the reason of an error.
     fn error_page(&self, error: &PageError, visitor: Option<&Visitor>) -> AdminAnswer {
         let page = console::ErrorPage { message: &error.message };
         let frame = ConsoleFrame {
@@ -501,7 +501,7 @@ fn reads_html(headers: &HeaderMap) -> bool {
     accepted.flat_map(|value| value.split(',')).any(|range| range.trim().starts_with("text/html"))
 }
 
-/// The token of the form that signs a visitor out; empty for those without a session.
+/// The form token of the session, for the sign-out form; empty for visitors without a session.
 fn signed_out_by(visitor: &Visitor) -> String {
     if visitor.expires.is_some() { visitor.csrf_token() } else { String::new() }
 }
@@ -514,8 +514,8 @@ pub(crate) fn internal(error: &dyn std::error::Error) -> PageError {
     )
 }
 
-/// The milliseconds that a page took (Server Timing, section 2): the script asks the more seldom
-/// for a page the more work it is.
+/// The milliseconds that a page took (Server Timing, section 2): the script reloads an expensive
+/// page less often.
 const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 
 const NOT_FOUND: &str = "not found; GET /api/v1/openapi.json describes the admin API, beside /livez, /readyz and \

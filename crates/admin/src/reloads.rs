@@ -21,7 +21,7 @@ pub struct Reloads {
     requested: Notify,
 }
 
-/// Requests for a reload. Dropped when it is done, which those who wait notice.
+/// Pending requests for a reload. Dropping them tells the waiting clients that the reload is done.
 #[derive(Default)]
 pub struct RequestedReload {
     /// Digest of the file that is accepted though it looks as if it had lost its end.

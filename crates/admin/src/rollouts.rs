@@ -1,4 +1,4 @@
-//! `/api/v1/rollouts`: the rollouts of this replica, and their new beginning after a rollback.
+//! `/api/v1/rollouts`: the rollouts of this replica, and their restart after a rollback.
 
 use std::time::SystemTime;
 
@@ -11,7 +11,7 @@ use domain::rollout::{RollbackRule, RolloutStep};
 use domain::unix_time::UnixSeconds;
 use front::downstream::clock::now;
 
-/// The rollout that begins again, as the body of a POST.
+/// The rollout to restart, as the body of a POST.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RearmRequest {

@@ -1,4 +1,4 @@
-//! The routes of the admin side: what answers at each path, and the least role that it takes. The
+//! The routes of the admin side: the handler of each path, and the least role that it requires. The
 //! checks of roles, `Allow`, and the paths of openapi.json follow from the table.
 
 use http::{Method, StatusCode};
@@ -202,7 +202,7 @@ impl FoundRoutes {
         })
     }
 
-    /// The path above, written anew: that of the page with a form.
+    /// The parent path: that of the page with a form.
     pub(super) fn parent(&self) -> String {
         let (parent, _) = self.path.rsplit_once('/').unwrap_or_default();
         let mut names = self.names.iter();

@@ -45,7 +45,7 @@ pub struct AdminState {
     pub admin: config::Admin,
     pub sessions: Arc<Sessions>,
     pub regular_verification: Arc<RegularVerification>,
-    /// Its tasks last as long as a request of the admin API.
+    /// Supervises tasks that last as long as a request of the admin API.
     pub supervisor: Supervisor,
     pub reloads: Arc<Reloads>,
     /// `None` over standard streams.
@@ -58,7 +58,7 @@ impl AdminState {
         self.unready_reasons_in(&self.router.catalog())
     }
 
-    /// The same, with the lists of one snapshot.
+    /// Returns the reasons of [`AdminState::unready_reasons`] for one snapshot of the lists.
     pub(super) fn unready_reasons_in(&self, catalog: &Catalog) -> Vec<String> {
         let Self { pre_drain, supervisor, audit, cluster, .. } = self;
         readiness::unready_reasons(pre_drain, supervisor, audit, cluster.as_deref(), catalog)
@@ -105,8 +105,8 @@ impl AdminState {
         own.iter().chain(&servers).map(row).collect()
     }
 
-    /// Returns the document of `/api/v1/replicas`: those that lived at the last heartbeat, this one
-    /// among them; empty if it stands alone.
+    /// Returns the document of `/api/v1/replicas`: the replicas that lived at the last heartbeat,
+    /// this one among them; empty if this replica stands alone.
     pub(super) fn replicas(&self) -> Value {
         let Some(cluster) = &self.cluster else {
             return json!({ "store": "none", "replicas": [] });

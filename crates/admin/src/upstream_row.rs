@@ -26,7 +26,7 @@ pub(crate) struct UpstreamRow {
     /// Whether the upstream sends `list_changed`.
     pub list_changed: bool,
     pub listed: usize,
-    /// Its prompts that are held back, and those that wait for a decision.
+    /// The numbers of prompts that are held back, and that wait for a decision.
     pub held: usize,
     pub undecided: usize,
     /// How many prompts wait for approval, and what to do.
@@ -70,7 +70,7 @@ pub(crate) struct LastHour {
     pub p50_ms: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub p95_ms: Option<f64>,
-    /// The last one that is known.
+    /// The last known status.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub http_status: Option<u16>,
 }

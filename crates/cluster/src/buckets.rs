@@ -26,7 +26,7 @@ pub struct Take<'a> {
 pub enum Taken {
     /// The cells that were taken from each bucket, at least one of each.
     Cells(Vec<u32>),
-    /// Nothing was taken. Of the empty buckets this one fills last.
+    /// No cell was taken. Among the empty buckets, this bucket fills last.
     Empty { index: usize, retry_after: Duration },
 }
 
@@ -56,10 +56,10 @@ impl StoredBuckets {
         self.generation.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Takes cells from several buckets in one step, or from none: one round trip.
+    /// Takes cells from several buckets in one step, or from no bucket: one round trip.
     ///
     /// # Errors
-    /// [`StoreUnavailable`]; the cells may be taken then, or not.
+    /// [`StoreUnavailable`]: the cells may have been taken.
     pub async fn take(&self, takes: &[Take<'_>]) -> Result<Taken, StoreUnavailable> {
         let Link { store, scripts, sealer, .. } = &*self.link;
         let sealer = sealer.load();

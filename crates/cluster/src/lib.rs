@@ -59,12 +59,12 @@ pub struct ClusterMember {
     terminations: Terminations,
     relay: Arc<Relay>,
     reconnecting: Mutex<Reconnecting>,
-    /// Replicas that live and cannot be read: they have another seal key.
+    /// Replicas that live and whose presence cannot be read: they have another seal key.
     unreadable: AtomicUsize,
     audit: Audit,
 }
 
-/// The link of a replica to the store and so to the other replicas, which all its parts use.
+/// The link of a replica to the store and so to the other replicas. All parts of a member share it.
 struct Link {
     id: ReplicaId,
     store: Arc<Store>,

@@ -33,11 +33,11 @@ pub struct SharedLogins {
 enum StoreConnection {
     /// The heartbeat of the replica.
     OfReplica,
-    /// One of its own, which an operation opens if there is none.
+    /// A separate connection, which an operation opens if it is not open.
     Own {
-        /// Held while it is opened.
+        /// Held while the connection is opened.
         opening: AsyncMutex<()>,
-        /// Notified once a sign-in is watched: from then on it is kept open.
+        /// Notified once a sign-in is watched: from then on the connection is kept open.
         is_watched: Notify,
     },
 }
@@ -66,7 +66,7 @@ pub enum SharedLoginError {
 /// The time between two attempts to take a lock.
 const LOCK_POLL: Duration = Duration::from_millis(50);
 
-/// Longest wait between two attempts to open a connection of its own.
+/// Longest wait between two attempts to open the separate connection.
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
 
 impl SharedLogins {
@@ -75,8 +75,8 @@ impl SharedLogins {
         Arc::new(Self::new(store, StoreConnection::OfReplica))
     }
 
-    /// The sign-ins over a connection of their own, for a process that is no replica. It is opened
-    /// when it is needed, and ends with the shutdown.
+    /// The sign-ins over a separate connection, for a process that is no replica. The connection is
+    /// opened when it is needed, and ends with the shutdown.
     ///
     /// # Errors
     /// When `cluster.ca` holds no usable certificate.
@@ -94,8 +94,8 @@ impl SharedLogins {
         Self { store, scripts: LoginScripts::default(), connection, watches: Mutex::default() }
     }
 
-    /// Notifies `changed` whenever the sign-in of an upstream may have changed, for as long as
-    /// others hold it.
+    /// Notifies `changed` whenever the sign-in of an upstream may have changed, until the caller
+    /// drops `changed`.
     pub fn watch(&self, upstream: &str, changed: &Arc<Notify>) {
         let mut watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
         watches.retain(|(_, changed)| changed.strong_count() > 0);
@@ -110,7 +110,7 @@ impl SharedLogins {
         self.store.channel("logins")
     }
 
-    /// Takes a message, if it is one of the channel of sign-ins. Returns whether it is.
+    /// Takes a message of the channel of sign-ins. Returns whether the message is of this channel.
     pub(super) fn receive(&self, push: &Push) -> bool {
         let is_meant = self.channel().as_bytes() == push.channel;
         if is_meant {
@@ -119,7 +119,7 @@ impl SharedLogins {
         is_meant
     }
 
-    /// All sign-ins may have changed while there was no connection.
+    /// Notifies all watches: any sign-in may have changed while there was no connection.
     pub(super) fn note_connected(&self) {
         self.notify(|_| true);
     }
@@ -174,7 +174,7 @@ impl SharedLogins {
                 Ok(false) if Instant::now() >= last_attempt => return Err(SharedLoginError::Busy),
                 Ok(false) => sleep(jittered(LOCK_POLL, fastrand::f64())).await,
                 Err(error) => {
-                    // Without an answer it may have been taken.
+                    // Without an answer the lock may have been taken.
                     lock.release().await;
                     return Err(error);
                 }
@@ -190,8 +190,8 @@ impl SharedLogins {
         self.store.key(&format!("login-lock:{upstream}"))
     }
 
-    /// Does one operation within `cluster.timeout`; opens a connection of its own before, if there
-    /// is none.
+    /// Does one operation within `cluster.timeout`, after opening the separate connection if it is
+    /// not open.
     async fn run<T, F>(
         &self,
         operation: impl FnOnce(MultiplexedConnection) -> F,
@@ -222,7 +222,7 @@ impl SharedLogins {
         Ok(())
     }
 
-    /// Takes the messages of a connection of its own, and keeps it open once a sign-in is watched,
+    /// Takes the messages of the separate connection, and keeps it open once a sign-in is watched,
     /// until `stop`.
     async fn keep(self: Arc<Self>, mut pushes: mpsc::Receiver<Push>, stop: CancellationToken) {
         let receiving = async {
@@ -268,8 +268,8 @@ impl LoginLock {
     /// Writes the sign-in in place of the one before; it is kept for `idle`.
     ///
     /// # Errors
-    /// [`SharedLoginError::Unavailable`]: it may be written, or not.
-    /// [`SharedLoginError::LockExpired`]: it is not.
+    /// [`SharedLoginError::Unavailable`]: the sign-in may have been written.
+    /// [`SharedLoginError::LockExpired`]: it was not written.
     pub async fn write(&self, sealed: &str, idle: Duration) -> Result<(), SharedLoginError> {
         self.change(Some((sealed, idle))).await
     }

@@ -32,7 +32,7 @@ pub struct Presence {
     pub catalog: String,
     /// Seconds since the Unix epoch.
     pub started: u64,
-    /// The version of the messages that it reads; replicas before the field read version 1.
+    /// The version of the messages that the replica reads; without the field, version 1.
     #[serde(default = "first_version")]
     pub relay: u32,
 }
@@ -50,9 +50,9 @@ pub struct Replica {
     pub seen: Instant,
 }
 
-/// The replicas that were known before the store was reached again, and have sent no heartbeat
-/// since: they may be about to reach it, too. `seen` is when this one reached it; the time in which
-/// there is no store does not count.
+/// Replicas that were known before the store was reached again, and have sent no heartbeat since:
+/// they may be about to reach the store. `seen` is the time at which this replica reached it; time
+/// without a store does not count.
 #[derive(Debug, Default)]
 pub(super) struct Reconnecting {
     replicas: Vec<Replica>,
@@ -61,8 +61,8 @@ pub(super) struct Reconnecting {
 }
 
 impl Reconnecting {
-    /// Adds the replicas that were known before. One that was expected already keeps its time: a
-    /// store that comes and goes keeps no dead replica.
+    /// Adds the known replicas. A replica that is expected already keeps its time, so that a store
+    /// that comes and goes keeps no dead replica.
     fn begin(&mut self, known: &[Replica], now: Instant) {
         let outage = self.lost.take().map_or(Duration::ZERO, |lost| now.duration_since(lost));
         self.replicas.iter_mut().for_each(|expected| expected.seen += outage);
@@ -73,8 +73,7 @@ impl Reconnecting {
         }
     }
 
-    /// Keeps the replicas that have sent no heartbeat yet, for the time after which a silent one is
-    /// forgotten.
+    /// Keeps the replicas that have sent no heartbeat yet, until they are silent for [`FORGOTTEN`].
     fn retain_unheard(&mut self, heard: &[Replica], now: Instant) {
         let is_heard = |id| heard.iter().any(|heard| heard.id == id);
         self.replicas.retain(|replica| {
@@ -83,7 +82,7 @@ impl Reconnecting {
     }
 }
 
-/// Time between two heartbeats. A terminated session is known everywhere after one of them.
+/// Time between two heartbeats. A terminated session is known to all replicas after one heartbeat.
 const HEARTBEAT: Duration = Duration::from_millis(500);
 
 /// Time between a heartbeat that failed and the next.
@@ -98,7 +97,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(2);
 /// A store that was available for this long is reached again without a longer wait.
 const STABLE: Duration = Duration::from_secs(10);
 
-/// Terminated sessions that one heartbeat brings: they are opened within a millisecond.
+/// Terminated sessions in the answer to one heartbeat: they are opened within a millisecond.
 const NEWS: usize = 250;
 
 /// The answer of `beat.lua`: the replicas (id, milliseconds of silence, sealed presence), and the
@@ -106,8 +105,8 @@ const NEWS: usize = 250;
 type Beat = (Vec<(Vec<u8>, u64, Vec<u8>)>, Vec<(String, Vec<Vec<u8>>)>);
 
 impl ClusterMember {
-    /// Keeps the store connected and this replica known, until `stop`; `describe` returns what it
-    /// serves, and `terminated` takes each session that another replica has terminated.
+    /// Keeps the store connected and this replica known, until `stop`. `describe` returns the
+    /// presence, and `terminated` takes each session that another replica has terminated.
     pub async fn run_membership(
         self: Arc<Self>,
         describe: impl Fn() -> Presence + Send,
@@ -121,7 +120,7 @@ impl ClusterMember {
         let left = self.link.store.run(async |mut connection| {
             cmd("HDEL").arg(key).arg(id).query_async::<Value>(&mut connection).await
         });
-        // Without it the others forget this replica by themselves.
+        // If this fails, the other replicas forget this replica after a while.
         let _ = left.await;
         self.link.store.disconnect();
     }
@@ -171,7 +170,7 @@ impl ClusterMember {
                 .store
                 .run(async |connection| self.beat(connection, &presence, NEWS).await);
             let Ok((replicas, news)) = beat.await else {
-                // A store that is lost is known soon.
+                // Retries soon, so that a lost store is noticed early.
                 next = Instant::now() + RETRY;
                 continue;
             };
@@ -219,7 +218,7 @@ impl ClusterMember {
         beat.invoke_async(&mut connection).await
     }
 
-    /// Learns which replicas live.
+    /// Updates the set of live replicas.
     fn apply_heartbeat(&self, replicas: &[(Vec<u8>, u64, Vec<u8>)]) {
         let sealer = self.link.sealer.load();
         let now = Instant::now();
@@ -246,7 +245,7 @@ impl ClusterMember {
         self.link.replicas.store(Arc::new(known));
     }
 
-    /// Names the replicas that have begun to live with another version of the messages.
+    /// Warns of new replicas that read another version of the messages.
     fn warn_of_other_relays(&self, known: &[Replica]) {
         let before = self.link.replicas.load();
         let own = TokenKind::Relay.version();

@@ -1,5 +1,5 @@
-//! Terminated sessions: each replica publishes its own through the store, and reads those of the
-//! others with each heartbeat.
+//! Terminated sessions: each replica publishes its own through the store, and reads those of other
+//! replicas with each heartbeat.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -18,8 +18,8 @@ use domain::caller::Caller;
 use domain::fair_share::Holder;
 use domain::millis::whole_millis;
 
-/// Terminated sessions that wait until the store can be reached. The oldest is dropped first: it
-/// stays terminated here.
+/// Terminated sessions that wait until the store can be reached. Beyond that the oldest is not
+/// published: it stays terminated on this replica.
 const UNPUBLISHED: usize = 10_000;
 
 /// Sessions that one script writes: a longer script would block the store for its other clients.
@@ -37,9 +37,9 @@ const BOUND_TO: &str = "terminated";
 /// The terminated sessions of all replicas.
 pub struct Terminations {
     link: Arc<Link>,
-    /// The last entry of the stream of terminated sessions that is known here.
+    /// The last entry of the stream of terminated sessions that this replica has read.
     last: ArcSwap<String>,
-    /// Whether all terminated sessions that the store had at the start are known here.
+    /// Whether this replica has read all terminated sessions that the store had at the start.
     is_complete: AtomicBool,
     /// Terminated sessions that are not published yet.
     unpublished: Mutex<VecDeque<Arc<str>>>,
@@ -112,8 +112,8 @@ impl Terminations {
             if sessions.is_empty() || self.publish_sessions(&sessions).await.is_err() {
                 return;
             }
-            // The front of the queue may have changed meanwhile: another task publishes, too, or
-            // entries were dropped.
+            // The front of the queue may have changed meanwhile: another task may have published
+            // sessions, or entries may have been dropped.
             self.unpublished().retain(|unpublished| {
                 !sessions.iter().any(|session| Arc::ptr_eq(session, unpublished))
             });

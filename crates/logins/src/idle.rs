@@ -1,5 +1,5 @@
-//! Sign-ins that no gateway uses any longer are forgotten, so that tokens of upstreams that are
-//! gone from the configuration do not stay for ever.
+//! Forgets sign-ins that no gateway uses any longer, so that tokens of upstreams that were removed
+//! from the configuration do not stay for ever.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use domain::backoff::jittered;
 /// Longest time between two marks of a sign-in as used.
 const DAY: Duration = Duration::from_hours(24);
 
-/// Marks the sign-ins of an edition as used, and forgets those that no gateway has used for
+/// Marks the sign-ins of an edition as used, and forgets sign-ins that no gateway has used for
 /// `logins.idle`: at once, and then at least daily, until `stop`.
 pub async fn keep(
     store: LoginStore,

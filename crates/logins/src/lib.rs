@@ -21,7 +21,7 @@ use net::origin::is_same_uri;
 use oauth::client::{ClientAuthentication, Form, OAuthClient, Refusal};
 use oauth::token::Issued;
 
-/// One sign-in for an upstream. It has no `Debug`, because it holds tokens.
+/// One sign-in for an upstream. The type has no `Debug`, because it holds tokens.
 #[derive(Clone, Deserialize, Serialize)]
 pub struct StoredLogin {
     /// Random: another sign-in has another id.
@@ -33,7 +33,7 @@ pub struct StoredLogin {
     pub issuer: String,
     #[serde(with = "uri")]
     pub token_endpoint: Uri,
-    /// Absent where the provider advertises none (RFC 7009).
+    /// Absent where the provider advertises no such endpoint (RFC 7009).
     #[serde(with = "optional_uri", default)]
     pub revocation_endpoint: Option<Uri>,
     pub client_id: String,
@@ -44,7 +44,7 @@ pub struct StoredLogin {
     pub resource: String,
     /// The granted scope, if it is known.
     pub scope: Option<String>,
-    /// Absent where the provider issues none: the sign-in ends with its access token.
+    /// Absent where the provider issues no refresh token: the sign-in ends with its access token.
     pub refresh_token: Option<String>,
     pub access_token: String,
     /// When the access token and the refresh token expire, in seconds since the Unix epoch, if it
@@ -64,9 +64,9 @@ pub enum LoginState {
     Valid,
     /// The provider has refused its refresh token.
     Ended,
-    /// Its tokens have expired, and nothing renews them.
+    /// The tokens have expired, and no refresh token renews them.
     Expired,
-    /// It is for another URL than the upstream has now.
+    /// The sign-in is for another URL than the upstream has now.
     OtherUrl,
 }
 
@@ -172,8 +172,8 @@ impl StoredLogin {
         match &self.refresh_token {
             Some(refresh) => {
                 tell(refresh, "refresh_token").await?;
-                // It ends with the refresh token at most providers, and some revoke no access
-                // tokens (section 2.1).
+                // Most providers end the access token with the refresh token, and some revoke no
+                // access tokens (section 2.1).
                 let _ = tell(access, "access_token").await;
             }
             None => tell(access, "access_token").await?,

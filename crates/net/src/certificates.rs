@@ -61,7 +61,7 @@ impl CertificateOwner {
 }
 
 impl CertificateEnd {
-    /// Reads a certificate; `None` if it is none, or has ended before the epoch.
+    /// Parses a certificate; `None` if it is malformed, or has ended before the epoch.
     fn read(owner: CertificateOwner, name: Option<&str>, der: &[u8]) -> Option<Self> {
         let (_, certificate) = X509Certificate::from_der(der).ok()?;
         let subject = || excerpt(&certificate.subject().to_string());
@@ -100,7 +100,7 @@ impl CertificateEnd {
         secs(self.end) - secs(now.into())
     }
 
-    /// The words for operators, if it ends within 30 days or has ended.
+    /// Returns a warning for operators, if the certificate ends within 30 days or has ended.
     pub fn warning(&self, now: SystemTime) -> Option<String> {
         let secs = self.remaining_secs(now);
         let whose = match self.owner {
@@ -119,7 +119,7 @@ impl CertificateEnd {
         }
     }
 
-    /// Logs that it ends soon, if it does.
+    /// Logs a warning if the certificate ends soon.
     pub fn warn(&self, now: SystemTime) {
         if let Some(why) = self.warning(now) {
             warn!(why, "a certificate expires soon");

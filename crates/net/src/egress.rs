@@ -39,7 +39,7 @@ pub struct Egress {
 
 type HttpClient = Client<HttpsConnector<EgressConnector>, Full<Bytes>>;
 
-/// Connections, of which none is older than the pool.
+/// The connections of a pool; no connection is older than the pool.
 struct HttpPool {
     client: HttpClient,
     since: Instant,
@@ -51,8 +51,8 @@ impl HttpPool {
     }
 }
 
-/// Time from the first connection of a pool until requests open new ones, so that a name that has
-/// moved to another server is followed while the one before still serves.
+/// Time from the first connection of a pool until requests open new connections. A name that moves
+/// to another server is followed while the previous server still serves.
 const MAX_AGE: Duration = Duration::from_mins(10);
 
 /// Idle connections that are kept for the few requests at a time of authorization servers and
@@ -67,7 +67,7 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(4);
 /// connection.
 const PING_INTERVAL: Duration = Duration::from_secs(20);
 
-/// Time that the peer has to acknowledge one of them.
+/// Time that the peer has to acknowledge a PING frame or probe.
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Egress {
@@ -85,8 +85,8 @@ impl Egress {
         Self::pooled(FEW_CONNECTIONS, connect, ca, address_policy, proxies)
     }
 
-    /// Creates a client that keeps up to `connections` idle ones for the next requests: as many as
-    /// there are requests at a time, since those beyond are closed after use.
+    /// Creates a client that keeps up to `connections` idle connections for the next requests.
+    /// Choose the number of requests at a time, since further connections are closed after use.
     ///
     /// # Errors
     /// As [`Egress::new`].
@@ -150,8 +150,8 @@ impl Egress {
         Ok(Self { pool, new_pool, address_policy, proxies })
     }
 
-    /// Returns the pool for the next request. One that is too old is replaced: its idle connections
-    /// are closed, the others when their requests end.
+    /// Returns the pool for the next request. A pool that is too old is replaced: its idle
+    /// connections are closed at once, the others when their requests end.
     fn pool(&self) -> Arc<HttpPool> {
         let pool = self.pool.load_full();
         if pool.since.elapsed() < MAX_AGE {
@@ -210,7 +210,7 @@ fn explained(cause: &str) -> String {
 /// Time to connect to an authorization server.
 pub const CONNECT: Duration = Duration::from_secs(3);
 
-/// Largest metadata document, key set or token response, in bytes: they have a few KiB.
+/// Largest metadata document, key set or token response, in bytes: usual documents have a few KiB.
 const MAX_DOCUMENT: usize = 1 << 20;
 
 /// Time from the request of such a document to its last byte.
@@ -252,7 +252,7 @@ impl FetchError {
     }
 }
 
-/// Checks that a response is not encoded, as requests ask.
+/// Checks that a response is not encoded, as [`UNENCODED`] requests.
 ///
 /// # Errors
 /// The reason, with the encoding.
@@ -284,7 +284,7 @@ impl Egress {
         self.fetch_within(request, MAX_DOCUMENT).await
     }
 
-    /// The same with a body of up to `most` bytes.
+    /// Fetches a body of up to `most` bytes; see [`Egress::fetch`].
     async fn fetch_within(
         &self,
         mut request: Request<Full<Bytes>>,

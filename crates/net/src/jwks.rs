@@ -64,8 +64,8 @@ impl KeySet {
 const MEMBERS: [&str; 9] = ["kty", "kid", "use", "alg", "n", "e", "crv", "x", "y"];
 
 impl VerificationKey {
-    /// Reads one key; `None` if it is of no known kind. The others count all the same (RFC 7517,
-    /// section 5), and so does a key with odd members that are not needed.
+    /// Reads one key; `None` for an unknown kind, which does not invalidate the other keys (RFC
+    /// 7517, section 5). Odd members that are not needed are ignored.
     fn read(key: &Value) -> Option<Self> {
         let member = |name: &str| Some((name.to_owned(), key.get(name)?.clone()));
         let members: Map<String, Value> = MEMBERS.into_iter().filter_map(member).collect();

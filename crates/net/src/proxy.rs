@@ -33,8 +33,8 @@ impl ProxyRoutes {
         Self(matcher.no(proxies.direct.as_str()).build())
     }
 
-    /// Returns the proxy that leads to a URL; `None` where it is called directly, as loopback
-    /// always is.
+    /// Returns the proxy that leads to a URL; `None` where the server is called directly, as
+    /// loopback always is.
     fn route(&self, url: &Uri) -> Option<Intercept> {
         self.0.intercept(url).filter(|_| !is_loopback(url.host().unwrap_or_default()))
     }
@@ -53,8 +53,8 @@ pub(super) struct ViaProxy {
 }
 
 impl ViaProxy {
-    /// `None` without any proxy. `connector` opens connections to the proxies, and `tls` is for
-    /// those whose own URL has `https`.
+    /// `None` without any proxy. `connector` opens connections to the proxies; `tls` is for proxies
+    /// with an `https` URL.
     pub(super) fn new(
         proxies: Option<&Proxies>,
         connector: impl FnOnce() -> Arc<dyn Connect>,
@@ -91,8 +91,8 @@ impl ViaProxy {
         }))
     }
 
-    /// Adds the credential of the proxy to a request that the proxy forwards. Returns what a 407
-    /// of the proxy means; `None` where it does not forward the request.
+    /// Adds the credential of the proxy to a request that the proxy forwards. Returns the error
+    /// that a 407 of the proxy means; `None` where the proxy does not forward the request.
     pub(super) fn authorize<B>(&self, request: &mut Request<B>) -> Option<ProxyError> {
         let is_forwarded = request.uri().scheme() == Some(&Scheme::HTTP);
         let proxy = self.routes.route(request.uri()).filter(|_| is_forwarded)?;
@@ -130,7 +130,7 @@ impl Service<Uri> for EgressConnector {
 /// Why a tunnel is not opened; the crate has no name for it.
 type TunnelError = <Tunnel<HttpsConnector<EgressConnector>> as Service<Uri>>::Error;
 
-/// Why a proxy does not lead to a server. For operators; it has no credential.
+/// Why a proxy does not lead to a server. The text is for operators, and contains no credential.
 #[derive(Debug)]
 pub(super) struct ProxyError(String);
 

@@ -22,14 +22,14 @@ pub fn client(ca: Option<&str>) -> Result<ClientConfig, String> {
     let config = ClientConfig::builder_with_provider(provider::tls())
         .with_safe_default_protocol_versions()
         .map_err(|e| e.to_string())?
-        // It verifies as without this call, and notes what it has verified.
+        // `NotingVerifier` verifies as the default verifier does, and notes the certificates.
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(verifier))
         .with_no_client_auth();
     Ok(config)
 }
 
-/// The certificates of the system, which all clients share: to read them takes milliseconds.
+/// The certificates of the system, which all clients share: reading them takes milliseconds.
 static SYSTEM: LazyLock<Arc<RootCertStore>> = LazyLock::new(|| {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);

@@ -48,7 +48,7 @@ pub enum ClientAuthentication {
 }
 
 impl ClientAuthentication {
-    /// The proof of a client with a secret, or of one without.
+    /// The authentication of a client with a secret, or of a public client.
     pub fn of_secret(secret: Option<Secret>, is_posted: bool) -> Self {
         match secret {
             None => Self::None,
@@ -61,13 +61,13 @@ impl ClientAuthentication {
 /// The parameters of a request, in order.
 pub type Form = Vec<(&'static str, String)>;
 
-/// A request that was not answered as it should be.
+/// The failure of a request.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Refusal {
     pub fault: TokenFault,
     /// The code of the error (RFC 6749, section 5.2), if the endpoint sent one.
     pub error: Option<String>,
-    /// For operators: the endpoint, and what it said.
+    /// The endpoint and its answer, for operators.
     pub detail: String,
 }
 
@@ -76,12 +76,12 @@ impl Refusal {
         Self { fault, error: None, detail: detail.into() }
     }
 
-    /// A request that cannot be made, or an answer that is none.
+    /// The failure of a request that cannot be made, or whose answer is malformed.
     pub fn other(detail: impl Into<String>) -> Self {
         Self::new(TokenFault::Failed, detail)
     }
 
-    /// A request to `endpoint` that has failed.
+    /// The failure of a request to `endpoint`.
     pub fn of(endpoint: &impl std::fmt::Display, error: &FetchError) -> Self {
         let code = match error {
             FetchError::Status { error, .. } => error.clone(),
@@ -90,7 +90,7 @@ impl Refusal {
         Self { fault: fault(error), error: code, detail: format!("{endpoint}: {error}") }
     }
 
-    /// The same without secrets that the answer repeats.
+    /// Redacts the secrets that the answer repeats.
     fn without(self, secrets: &[String]) -> Self {
         let secrets = secrets.iter().filter(|secret| !secret.is_empty());
         let detail = secrets.fold(self.detail, |text, secret| text.replace(secret, "[redacted]"));
@@ -221,8 +221,8 @@ fn fault(error: &FetchError) -> TokenFault {
     }
 }
 
-/// Returns which addresses an authorization server may have: the operator's own is trusted, and so
-/// is that of an upstream on this machine. Any other that an upstream names must be public.
+/// Returns which addresses an authorization server may have. The operator's server and that of an
+/// upstream on this machine are trusted. Any other server must be public.
 pub fn address_policy(is_configured: bool, upstream: &Uri) -> AddressPolicy {
     if is_configured || is_loopback(upstream.host().unwrap_or_default()) {
         AddressPolicy::NotLinkLocal

@@ -51,7 +51,7 @@ pub enum NoCode {
     OtherIssuer { named: String, expected: String },
     #[error("access was denied")]
     Denied,
-    /// The code of the error (RFC 6749, section 4.1.2.1), as the query has it.
+    /// The code of the error (RFC 6749, section 4.1.2.1), unchanged from the query.
     #[error("the authorization server refused: {}", excerpt(.0))]
     Refused(String),
 }
@@ -68,7 +68,7 @@ pub fn read_code(query: &str, expected: ExpectedAnswer<'_>) -> Result<String, No
         return Err(NoCode::OtherRequest);
     }
     match answer.iss {
-        // As the metadata has it, character by character (RFC 9207, section 2.4).
+        // Compared with the metadata character by character (RFC 9207, section 2.4).
         Some(named) if named == expected.issuer => {}
         None if !expected.must_name_issuer => {}
         named => {

@@ -41,8 +41,8 @@ impl BearerChallenge {
     }
 
     /// Reads the challenges of all `WWW-Authenticate` lines: the first `Bearer` challenge that
-    /// names `resource_metadata` counts, else the first one at all. The rest of a malformed line is
-    /// skipped.
+    /// names `resource_metadata` counts, else the first `Bearer` challenge. The rest of a malformed
+    /// line is skipped.
     pub fn read(headers: &HeaderMap) -> Self {
         let mut first = None;
         let lines = headers.get_all(WWW_AUTHENTICATE).into_iter().filter_map(|v| v.to_str().ok());
@@ -103,8 +103,8 @@ pub async fn discover(
 }
 
 impl UpstreamResource {
-    /// Fetches the metadata of the authorization server. The issuer is as the metadata spells it
-    /// afterwards.
+    /// Fetches the metadata of the authorization server. Then `issuer` is set as the metadata
+    /// spells it.
     ///
     /// # Errors
     /// See [`issuer::discover`].

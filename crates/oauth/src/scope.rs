@@ -14,14 +14,14 @@ pub fn union(known: &str, needed: &str) -> String {
     all.join(" ")
 }
 
-/// Longest scope that is requested, in bytes: an upstream that names a different one each time must
-/// not make it grow without bound.
+/// Longest scope that is requested, in bytes: an upstream that names a new scope each time must not
+/// make the scope grow without bound.
 const MAX_SCOPE: usize = 4096;
 
-/// Returns the known scopes with those that are needed.
+/// Returns the known scopes and the needed scopes together.
 ///
 /// # Errors
-/// [`TokenFault::ScopeRefused`]: all of them are known already, or they are longer than 4 KiB.
+/// [`TokenFault::ScopeRefused`]: all scopes are known already, or they are longer than 4 KiB.
 pub fn wider(known: Option<&str>, needed: &str) -> Result<String, Refusal> {
     let all = union(known.unwrap_or_default(), needed);
     if all == known.unwrap_or_default() {

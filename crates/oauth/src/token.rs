@@ -12,7 +12,7 @@ pub struct Issued {
     pub access_token: Secret,
     /// `None`: the response does not say.
     pub lifetime: Option<Duration>,
-    /// `None`: the one that was sent stays valid (section 6).
+    /// `None`: the refresh token that was sent stays valid (section 6).
     pub refresh_token: Option<Secret>,
     /// Lifetime of the refresh token, where a provider has it in `refresh_expires_in` or
     /// `refresh_token_expires_in`.
@@ -47,7 +47,7 @@ impl Issued {
             access_token: Secret::new(access_token),
             lifetime: duration("expires_in"),
             refresh_token: text("refresh_token").map(Secret::new),
-            // 0 stands for one that does not expire.
+            // 0 stands for a refresh token that does not expire.
             refresh_lifetime: refresh_lifetime.filter(|lifetime| !lifetime.is_zero()),
             scope: response.get("scope").and_then(scope),
         })

@@ -58,9 +58,9 @@ pub struct Pass {
 }
 
 impl Authorized<'_> {
-    /// Whether the proof is for this method of this prompt of this upstream, and for the resource
-    /// that the prompt links to, if one is read. A proof to get a prompt that stands for a skill,
-    /// whose name the prompt has, is one to read its files.
+    /// Whether the proof is for this method of this prompt of this upstream, and for the linked
+    /// resource, if the call reads one. A proof to get a prompt that stands for a skill also covers
+    /// reads of the skill's files.
     pub fn covers(
         &self,
         upstream: &str,
@@ -127,9 +127,9 @@ impl Gate {
         resolution: Resolution<'a>,
     ) -> Result<Authorized<'a>, Fault> {
         let method = call.request.method();
-        // The gateway itself reads what people are to approve: no other caller can have this id.
+        // The gateway reads texts for approval under this id, which no other caller can have.
         let is_probe = call.caller.id() == PROBER;
-        // A list is for everybody, and holds what its caller may use.
+        // A list is not denied as a whole: it holds only prompts that its caller may use.
         let is_list =
             matches!(&call.request, Request::Passthrough(request) if request.list().is_some());
         let denied_by = match &resolution {

@@ -158,12 +158,12 @@ impl Gate {
         &self.rights
     }
 
-    /// Whether rules or limits look at URIs, so that each must mean one resource.
+    /// Whether rules or limits depend on URIs, so that each URI must mean one resource.
     pub fn tells_resources_apart(&self, caller: &Caller) -> bool {
         self.rights.entitlement(caller).is_some() || self.limits.tell_resources_apart()
     }
 
-    /// Makes this gate the newest: streams of callers that it does not know end.
+    /// Makes this gate the newest; streams of callers that this gate does not know end.
     pub fn publish(&self) {
         self.newest.send_replace(self.authenticator.clone());
     }
@@ -287,8 +287,8 @@ impl Gate {
     }
 
     /// Records the start of a stream, and waits until that is written; dropping the record records
-    /// the end. The streams that a caller opens in quick succession are counted instead: a stream
-    /// has no limit of its own by default, and must not fill the disk.
+    /// the end. Streams that a caller opens in quick succession are counted instead: by default no
+    /// limit counts streams, and their records must not fill the disk.
     ///
     /// # Errors
     /// `AuditUnavailable` if the start cannot be recorded.
@@ -367,7 +367,7 @@ impl Gate {
     }
 }
 
-/// Counts a refusal by a limit, or because nothing can be counted.
+/// Counts a refusal by a limit, or because the store of the cluster cannot count.
 fn count_limited(telemetry: &Telemetry, fault: &TransportFault) {
     if fault.limit().is_some() || *fault == TransportFault::ClusterUnavailable {
         telemetry.metrics().refused(fault.reason(), fault.limit());

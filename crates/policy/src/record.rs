@@ -36,7 +36,7 @@ struct OpenRecord {
 struct RecordState {
     /// The `received` record, until it is written.
     received: Option<AuditEvent>,
-    /// Whether `received` is on record, or will be.
+    /// Whether `received` is on record, or is being recorded.
     is_on_record: bool,
     has_ended: bool,
 }
@@ -173,8 +173,8 @@ impl CallRecord {
         self.amend(|event| event.text("served", other));
     }
 
-    /// Notes the skill that a file or folder with this URI is of, unless the URI is that of its
-    /// `SKILL.md` and names it.
+    /// Notes the skill to which a file or folder with this URI belongs. Does nothing for the URI of
+    /// its `SKILL.md`, which names the skill.
     pub fn part_of(&self, skill: &str, uri: &str) {
         if skill != uri {
             self.amend(|event| event.text("skill", skill));
@@ -237,7 +237,7 @@ impl CallRecord {
 }
 
 impl OpenRecord {
-    /// Takes `received` to be recorded: until that is refused, it counts as on record.
+    /// Takes `received` for recording. It counts as on record unless the log refuses it.
     fn begin(&self) -> Option<AuditEvent> {
         let mut state = self.lock();
         let received = state.received.take();
@@ -245,7 +245,7 @@ impl OpenRecord {
         received
     }
 
-    /// Adds the target of the call. What is no prompt is named as the client has named it.
+    /// Adds the target of the call; the raw name only where the call names a prompt.
     fn with_target(&self, event: AuditEvent, target: CallTarget<'_>) -> AuditEvent {
         let event = event.text("upstream", target.upstream);
         if self.names_prompt { event.text("prompt", target.raw_name) } else { event }
@@ -310,7 +310,7 @@ impl Drop for OpenRecord {
     }
 }
 
-/// Groups of a caller that a record names: more than people are in, far less than fits.
+/// Groups of a caller that a record names: more than most people are in, and far fewer than fit.
 const MAX_GROUPS: usize = 32;
 
 /// The limit of all groups in a record, in bytes as written.

@@ -10,7 +10,7 @@ use domain::caller::Caller;
 /// Resolves when the credential of one caller is no longer valid under the newest configuration.
 pub struct CallerRevocation {
     caller: Caller,
-    /// The configuration that it was authenticated under.
+    /// The configuration that authenticated the caller.
     auth: Arc<config::Auth>,
     now: watch::Receiver<Arc<Authenticator>>,
 }
@@ -24,7 +24,7 @@ impl CallerRevocation {
         Self { caller, auth, now }
     }
 
-    /// Resolves when the caller is unknown, or has other groups or another proof. Its client
+    /// Resolves when the caller is unknown, or has other groups or another proof. The client then
     /// reconnects to be authenticated anew. Cancel safe.
     pub async fn lost(&mut self) {
         let caller = &self.caller;

@@ -16,7 +16,7 @@ use domain::millis::whole_millis;
 
 /// The record of an open stream; dropping it records the end.
 pub struct StreamRecord {
-    /// `None` for a stream without records of its own.
+    /// `None` for a stream that is only counted.
     _started: Option<Started>,
 }
 
@@ -29,7 +29,7 @@ struct Started {
 }
 
 impl StreamRecord {
-    /// The record of a stream that has no records of its own.
+    /// The record of a stream that is only counted.
     pub(super) fn none() -> Self {
         Self { _started: None }
     }
@@ -46,8 +46,8 @@ impl StreamRecord {
         };
         let number = audit.next_call();
         let event = with_caller(AuditEvent::new("stream_started").number("call", number), caller);
-        // Before the record is written: if the client leaves meanwhile, its end is recorded all the
-        // same.
+        // Created before the record is written: if the client leaves meanwhile, the end of the
+        // stream is still recorded.
         let mut started =
             Started { audit: audit.clone(), number, at: Instant::now(), is_recorded: true };
         let recorded = ledger.record(holder, event.text("endpoint", endpoint)).await;
@@ -67,7 +67,7 @@ impl Drop for Started {
     }
 }
 
-/// How many streams each holder had recorded in the present window. Pure: the clock is an argument.
+/// Counts the recorded streams of each holder by window. Pure: the clock is an argument.
 pub(super) struct RecordedStreams(Mutex<LruCache<Holder, RecordedCount>>);
 
 struct RecordedCount {
@@ -75,11 +75,11 @@ struct RecordedCount {
     streams: u32,
 }
 
-/// Streams of one holder that have records of their own in each window: hosts open a few at their
-/// start.
+/// Streams of one holder that are recorded in each window, before further streams are only counted:
+/// hosts open a few at their start.
 const STREAMS: u32 = 16;
 
-/// Holders that are counted. Beyond that the least recent one starts a new window.
+/// Holders that are counted. Beyond that the least recent holder starts a new window.
 const HOLDERS: usize = 4096;
 
 impl Default for RecordedStreams {
@@ -89,7 +89,7 @@ impl Default for RecordedStreams {
 }
 
 impl RecordedStreams {
-    /// Whether one more stream of the holder has records of its own.
+    /// Whether the next stream of the holder is recorded, not only counted.
     pub(super) fn takes(&self, holder: &Holder, now: Instant) -> bool {
         let mut holders = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let recorded =

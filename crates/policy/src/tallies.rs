@@ -46,7 +46,7 @@ pub enum OccurrenceKind {
         /// The digest of the configuration.
         config: Arc<str>,
     },
-    /// A notification stream without records of its own, at an endpoint.
+    /// A notification stream at an endpoint that is only counted.
     Stream { endpoint: String },
 }
 
@@ -70,11 +70,11 @@ const LOOK: Duration = Duration::from_secs(1);
 /// Time between two records of the same occurrence.
 pub(super) const WINDOW: Duration = Duration::from_secs(10);
 
-/// Occurrences that are counted separately. Beyond that the least recent one is recorded early.
+/// Occurrences that are counted separately. Beyond that the least recent tally is recorded early.
 const TALLIES: usize = 4096;
 
-/// Records in one window: a client with many addresses must not fill the disk either. The others
-/// are recorded as one.
+/// Records in one window: a client with many addresses must not fill the disk either. Further
+/// occurrences share one record.
 const RECORDS: usize = 100;
 
 impl Default for Tallies {
@@ -156,8 +156,8 @@ impl Tallies {
 }
 
 impl TallyState {
-    /// Begins another window if the present one is over; returns the records of the occurrences
-    /// beyond it.
+    /// Begins another window if the present window is over; returns the records of the occurrences
+    /// that found no room in it.
     fn turn(&mut self, now: Instant) -> Vec<AuditEvent> {
         if self.window.is_some_and(|began| now.duration_since(began) < WINDOW) {
             return Vec::new();

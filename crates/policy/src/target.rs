@@ -15,20 +15,20 @@ pub struct CallTarget<'a> {
     pub definition: &'a str,
     /// The state of the prompt's approval.
     pub state: ApprovalState,
-    /// The version that a rollout serves in its place. Rights and limits are those of the prompt.
+    /// The version that a rollout serves instead. Rights and limits are those of the prompt.
     pub version: Option<ServedVersion<'a>>,
 }
 
-/// A version of a prompt that its upstream is asked for.
+/// A version of a prompt that is requested from its upstream.
 #[derive(Clone, Copy, Debug)]
 pub struct ServedVersion<'a> {
     pub public_name: &'a Arc<str>,
     pub raw_name: &'a str,
-    /// `sha256:…` of its own definition.
+    /// `sha256:…` of the definition of this version.
     pub definition: &'a str,
     /// As the rollout names it.
     pub label: &'a str,
-    /// Its number, where the upstream says it.
+    /// The number of the version, where the upstream gives it.
     pub number: Option<&'a str>,
 }
 

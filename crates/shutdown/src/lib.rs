@@ -1,5 +1,5 @@
-//! Orderly shutdown: signals, the tasks that end in order, and the supervision of those that live
-//! as long as the gateway.
+//! Orderly shutdown: signals, tasks that end in order, and the supervision of tasks that live as
+//! long as the gateway.
 
 #![forbid(unsafe_code)]
 // Untrusted input must not panic; tests may.
@@ -36,13 +36,13 @@ pub struct Shutdown {
     pub background: TaskTracker,
     /// Cancelled last: calls and background tasks end.
     pub stop: CancellationToken,
-    /// Spawns into `background` what lives until `stop`.
+    /// Spawns tasks into `background` that live until `stop`.
     pub supervisor: Supervisor,
 }
 
-/// Spawns the tasks that live as long as the gateway. The failure of one is logged and reported,
-/// makes the gateway unready, and resolves [`Supervisor::failed`], which ends the process in order:
-/// a new process is better than one that goes on without a part of it. Clones are handles of the
+/// Spawns the tasks that live as long as the gateway. A failed task is logged and reported, makes
+/// the gateway unready, and resolves [`Supervisor::failed`], which ends the process in order: a new
+/// process is better than a gateway that runs without one of its parts. Clones are handles of the
 /// same supervisor.
 #[derive(Clone, Debug)]
 pub struct Supervisor {
@@ -62,7 +62,7 @@ pub struct TaskFailure {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum TaskEnd {
     Panicked,
-    /// It has returned too early.
+    /// The task has returned too early.
     Returned,
 }
 
@@ -86,7 +86,7 @@ impl fmt::Display for TaskFailure {
 }
 
 struct Failures {
-    /// One for each name of a task.
+    /// One failure for each name of a task.
     all: Mutex<Vec<TaskFailure>>,
     /// Cancelled at the first failure.
     failed: CancellationToken,
@@ -172,7 +172,7 @@ impl Supervisor {
         self.tasks.spawn(async move { supervisor.watch(name, task).await });
     }
 
-    /// Awaits a part of the gateway that is no task of its own; only a panic is a failure.
+    /// Awaits a part of the gateway that runs in the task of its caller; only a panic is a failure.
     pub async fn watch(&self, name: &'static str, part: impl Future<Output = ()>) {
         if let Err(panic) = caught(part).await {
             self.fail(name, TaskEnd::Panicked, &panic);
@@ -206,7 +206,7 @@ impl Supervisor {
 pub async fn caught<F: Future>(future: F) -> Result<F::Output, String> {
     let mut future = pin!(future);
     std::future::poll_fn(|context| {
-        // It is not polled again after a panic.
+        // A future is not polled again after a panic.
         match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
             Ok(polled) => polled.map(Ok),
             Err(panic) => Poll::Ready(Err(panic_message(&*panic))),

@@ -1,5 +1,5 @@
-//! The lines of evidence on standard error: checkpoints of the audit log. They have a queue of
-//! their own, so that no flood of other lines drops them.
+//! The lines of evidence on standard error: checkpoints of the audit log. They have a separate
+//! queue, so that no flood of other lines drops them.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -30,8 +30,8 @@ struct QueueState {
     dropped: usize,
 }
 
-/// The limit of lines that wait. Beyond it the oldest are dropped, because a later checkpoint signs
-/// what they have signed.
+/// The limit of lines that wait. Beyond it the oldest lines are dropped, because a later checkpoint
+/// signs the same records.
 const MAX_LINES: usize = 256;
 
 /// The pause after which a line that could not be written is repeated.
@@ -81,7 +81,7 @@ impl EvidenceLines {
         }
     }
 
-    /// Writes a line, and repeats it until it is out, or a newer one waits.
+    /// Writes a line; retries until the write succeeds, or a newer line waits.
     fn write(&self, line: &[u8], out: &mut impl Write) {
         while out.write_all(line).and_then(|()| out.flush()).is_err() {
             let mut state = self.lock();

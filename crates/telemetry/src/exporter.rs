@@ -21,16 +21,15 @@ use domain::address_policy::AddressPolicy;
 use net::egress::Egress;
 use net::root_cause;
 
-/// The HTTP client that the OpenTelemetry SDK sends its requests with. The SDK calls it from
-/// threads of its own, which have no tokio runtime, so each request runs on the runtime of the
-/// gateway.
+/// The HTTP client with which the OpenTelemetry SDK sends its requests. The threads of the SDK have
+/// no tokio runtime, so each request runs on the runtime of the gateway.
 pub(super) struct Exporter {
     client: Arc<Egress>,
     runtime: Handle,
     health: Mutex<ExportHealth>,
 }
 
-/// The timeout of one attempt. The SDK retries a few times, and has no timeout of its own.
+/// The timeout of one attempt. The SDK retries a few times, and sets no timeout.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Idle connections that are kept: one for each kind of data.

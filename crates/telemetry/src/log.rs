@@ -69,9 +69,9 @@ fn is_styled() -> bool {
     io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|set| set.is_empty())
 }
 
-/// Starts the log. Lines go to standard error, written by a thread of its own: by default as text
-/// on a terminal and as JSON elsewhere. With a collector they are exported, too, which needs a
-/// tokio runtime.
+/// Starts the log. A separate thread writes lines to standard error: by default as text on a
+/// terminal and as JSON elsewhere. With a collector they are exported, too, which needs a tokio
+/// runtime.
 ///
 /// # Errors
 /// When the exporter cannot be created.
@@ -117,8 +117,8 @@ pub fn init(telemetry: &TelemetrySettings) -> Result<Logging, String> {
     })
 }
 
-/// Returns what logs how many lines were dropped since the last time, where some were; `evidence`
-/// of them in the queue of evidence.
+/// Returns a function that logs the number of lines dropped since its last call, if any. Its
+/// argument is the number of dropped lines of evidence.
 fn report_dropped(lines: ErrorCounter) -> impl FnMut(usize) + Send {
     let mut reported = 0;
     move |evidence| {

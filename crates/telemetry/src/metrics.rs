@@ -95,16 +95,16 @@ const SECONDS: [f64; 18] = [
 const SERVER_DURATION: &str = "mcp.server.operation.duration";
 const CLIENT_DURATION: &str = "mcp.client.operation.duration";
 
-/// Returns the limit of series of an instrument; what is beyond it is one series with
-/// `otel_metric_overflow`. The SDK allocates the series in advance, so it is no more than the
-/// number of upstreams needs: only instruments of prompts have a series for each.
+/// Returns the limit of series of an instrument. Further series are merged into one series with
+/// `otel_metric_overflow`. The SDK allocates the series in advance, so the limit is no larger than
+/// upstreams need: only instruments of prompts have a series for each prompt.
 fn series(instrument: &str, max_prompts: usize) -> usize {
     match instrument {
         // By method, revision, transport and outcome.
         SERVER_DURATION => 500,
         // By upstream, method and outcome.
         CLIENT_DURATION => 2_000,
-        // Of two methods; others by upstream.
+        // Two methods for each labelled prompt; other prompts by upstream.
         prompts::USES => 2 * max_prompts + 1_000,
         prompts::DURATION => max_prompts + 100,
         _ => 1_000,
@@ -112,8 +112,7 @@ fn series(instrument: &str, max_prompts: usize) -> usize {
 }
 
 impl Metrics {
-    /// Creates the instruments of `resource`. At most `max_prompts` prompts have a label of their
-    /// own.
+    /// Creates the instruments of `resource`. At most `max_prompts` prompts get individual labels.
     pub(super) fn new(resource: Resource, max_prompts: usize) -> Self {
         let reader = PrometheusReader::default();
         let provider = SdkMeterProvider::builder()
@@ -255,8 +254,8 @@ impl Metrics {
         self.unapproved.add(1, &[by_upstream(upstream), outcome]);
     }
 
-    /// Counts a get that a rollout has chosen the version for; `outcome` is `ok` or `failed`. There
-    /// are two versions of each prompt that is configured.
+    /// Counts a get whose version a rollout has chosen; `outcome` is `ok` or `failed`. Each
+    /// configured prompt has two versions.
     pub fn rolled_out(&self, prompt: &str, version: &str, outcome: &'static str) {
         let labels = [
             KeyValue::new("gen_ai.prompt.name", prompt.to_owned()),
@@ -341,7 +340,7 @@ impl Metrics {
         self.prompts.used(method, upstream, public_name, took);
     }
 
-    /// Whether an upstream was called. Without calls it has no series but its state.
+    /// Whether an upstream was called. An upstream without calls has no series but its state.
     pub(super) fn is_called(&self, upstream: &str) -> bool {
         self.client_duration.upstreams.contains(upstream)
     }

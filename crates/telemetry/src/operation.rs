@@ -31,8 +31,7 @@ pub struct ServerAttributes<'a> {
     pub session: Option<&'a [u8]>,
     /// The JSON-RPC id, as JSON.
     pub id: &'a str,
-    /// The name that the client sent, whether or not anything has it, with the key of its
-    /// attribute.
+    /// The name that the client sent, whether or not it exists, with the key of its attribute.
     pub target: Option<(&'static str, &'a str)>,
     pub client: Option<IpAddr>,
 }
@@ -69,7 +68,7 @@ pub struct ServerOperation {
     method: &'static str,
     revision: &'static str,
     transport: TransportKind,
-    /// On the heap: most operations have none.
+    /// On the heap: most operations have no span.
     span: Option<Box<Span>>,
     has_ended: bool,
 }
@@ -149,7 +148,7 @@ pub struct ClientOperation {
     began: Instant,
     /// `None` for a walk before the first call.
     series: Option<DurationSeries>,
-    /// On the heap: most operations have none.
+    /// On the heap: most operations have no span.
     span: Option<Box<Span>>,
     has_ended: bool,
 }
@@ -210,7 +209,7 @@ impl Drop for ClientOperation {
     }
 }
 
-/// The attribute of a name of which there are too many for names of spans.
+/// The attribute of a URI. There are too many URIs to put them into names of spans.
 const RESOURCE_URI: &str = "mcp.resource.uri";
 
 /// The method of a walk.

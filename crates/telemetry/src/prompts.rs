@@ -1,6 +1,5 @@
 //! The series of prompts: how often each was used and how long its gets took. Callers choose which
-//! prompts they use, so the series have a bound of their own, and no other label that callers
-//! choose.
+//! prompts they use, so the number of series is bounded, and no other label is chosen by callers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,7 +19,7 @@ pub(super) struct PromptMetrics {
     uses: Counter<u64>,
     durations: Histogram<f64>,
     known: Cache<PromptKey<Arc<str>>, Arc<PromptSeries>>,
-    /// Prompts with a label of their own, at most `max`.
+    /// Prompts that have an individual label, at most `max`.
     labels: DashSet<Arc<str>>,
     max: usize,
 }
@@ -36,14 +35,14 @@ struct PromptKey<T> {
 /// The bound instruments of one prompt.
 struct PromptSeries {
     is_labelled: bool,
-    /// Uses while it has no label of its own.
+    /// Uses counted before the prompt gets an individual label.
     uses: AtomicU64,
     counter: BoundCounter<u64>,
     /// `None` for completions, whose duration is not that of the prompt.
     duration: Option<BoundHistogram<f64>>,
 }
 
-/// The label of all prompts without one of their own.
+/// The shared label of all prompts without an individual label.
 const OTHER: &str = "_other";
 
 /// The names and bucket bounds (in seconds) of the instruments.
@@ -52,9 +51,9 @@ pub(super) const DURATION: &str = "promptgate.prompt.duration";
 pub(super) const SECONDS: [f64; 7] = [0.001, 0.005, 0.025, 0.1, 0.5, 2.5, 10.0];
 
 impl PromptMetrics {
-    /// At most `max` prompts get a label of their own.
+    /// At most `max` prompts get an individual label.
     pub(super) fn new(uses: Counter<u64>, durations: Histogram<f64>, max: usize) -> Self {
-        // Twice as many: the uses of those without a label are counted here.
+        // Twice as many: unlabelled prompts are counted here, too.
         let known = Cache::new(2 * max + 1_000);
         Self { uses, durations, known, labels: DashSet::new(), max }
     }
@@ -79,9 +78,9 @@ impl PromptMetrics {
         }
     }
 
-    /// Whether a prompt that was used so often has a label, or gets one now. The first half of the
-    /// labels is given at the first use, the rest only for many: a caller who uses each prompt once
-    /// leaves labels for the prompts that are used most.
+    /// Whether a prompt with this number of uses has a label, or gets one now. The first half of
+    /// the labels is given at the first use, the rest only after many uses: a caller who uses each
+    /// prompt once leaves labels for the most used prompts.
     fn has_label(&self, prompt: &str, uses: u64) -> bool {
         if self.labels.contains(prompt) {
             return true;
@@ -92,7 +91,7 @@ impl PromptMetrics {
             taken if taken < self.max => MANY,
             _ => return false,
         };
-        // Two threads can both take the last place: one more does no harm.
+        // Two threads can both take the last label: an extra label does no harm.
         uses >= needed && self.labels.insert(prompt.into())
     }
 

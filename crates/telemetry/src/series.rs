@@ -7,8 +7,8 @@ use opentelemetry::KeyValue;
 use quick_cache::Equivalent;
 use quick_cache::sync::Cache;
 
-/// The attributes by which the series of an instrument differ, without those of a failure. None is
-/// chosen by clients.
+/// The attributes by which the series of an instrument differ, without those of a failure. Clients
+/// choose no attribute.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 pub(super) struct Labels<T> {
     pub method: &'static str,
@@ -38,8 +38,8 @@ impl<B> KnownSeries<B> {
         Self(Cache::new(REMEMBERED))
     }
 
-    /// Returns the series with these labels. One that is not known is bound to its attributes by
-    /// `bind`.
+    /// Returns the series with these labels. `bind` binds a series that is not known to its
+    /// attributes.
     pub(super) fn find(
         &self,
         labels: Labels<&str>,

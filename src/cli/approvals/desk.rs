@@ -1,5 +1,5 @@
-//! The desk of `promptgate approvals`: the gateway that shows prompts and takes decisions. It is
-//! the running one where there is one that may be asked, else one of the command's own, without a
+//! The desk of `promptgate approvals`: the gateway that shows prompts and takes decisions. Where a
+//! gateway runs that may be asked, it is the desk; else the command starts a gateway without a
 //! listener.
 
 use serde_json::{Value, json};
@@ -31,7 +31,7 @@ pub(super) enum Need {
     States,
     /// States and texts, which a running gateway shows to holders of the token only.
     Texts,
-    /// Also decisions, which a running gateway takes where `admin.write` is set.
+    /// States, texts and decisions; a running gateway takes decisions where `admin.write` is set.
     Decisions,
 }
 
@@ -42,7 +42,7 @@ pub(super) enum Desk {
     Running(String),
 }
 
-/// A gateway of the command's own, with the state of its upstreams.
+/// A gateway that the command has started, with the state of its upstreams.
 pub(super) struct OwnGateway {
     app: App,
     pub(super) approvals: Arc<Approvals>,
@@ -160,8 +160,8 @@ impl Desk {
         }
     }
 
-    /// Returns the prompts that wait for a decision, or have variants to decide on. Of a running
-    /// gateway, which compares texts by itself, they are without texts yet.
+    /// Returns the prompts that wait for a decision, or have variants to decide on. Those of a
+    /// running gateway, which compares texts by itself, have no texts yet.
     pub(super) async fn waiting(&self) -> Result<Vec<Shown>, Failure> {
         let rows = self.rows().await?;
         let shown = match self {
@@ -250,7 +250,7 @@ impl Desk {
         }
     }
 
-    /// Returns who has used a prompt in the last week, as words; `None` if it is not known.
+    /// Returns the callers of a prompt in the last week, as words; `None` if they are not known.
     pub(super) fn uses(&self, shown: &Shown) -> Option<String> {
         match self {
             Self::Own(own) => usage::recent(&own.config, shown.name()).map(|uses| uses.to_string()),
@@ -262,7 +262,7 @@ impl Desk {
         }
     }
 
-    /// Carries a decision out, on what was shown.
+    /// Carries out a decision on the shown prompts.
     pub(super) async fn decide(
         &self,
         action: &Action,
@@ -276,7 +276,7 @@ impl Desk {
     }
 }
 
-/// Whether a running gateway can be asked for this by whoever runs the command.
+/// Whether the user of the command may ask a running gateway for `need`.
 async fn may_ask(url: &str, need: Need) -> bool {
     if need != Need::States && !has_token() {
         return false;
@@ -289,7 +289,7 @@ async fn may_ask(url: &str, need: Need) -> bool {
     }
 }
 
-/// Whether a running gateway compares prompts: with approvals off it has none to show.
+/// Whether a running gateway compares prompts: with approvals off it has no states to show.
 fn has_states(document: &Value) -> bool {
     let is_empty = document["prompts"].as_array().is_none_or(Vec::is_empty);
     !(is_empty && document["lock"] == "none")
@@ -408,7 +408,7 @@ impl OwnGateway {
         let outcome = self.approvals.decide(action, examined, before, &decider).await;
         let outcome = outcome.map_err(|error| match error {
             ApprovalError::ReadOnly { error, patch } => {
-                // The patch alone, so that it can be piped.
+                // Only the patch goes to standard output, so that it can be piped.
                 let _ = print(patch.trim_end_matches('\n'));
                 Failure::new(format!("{error}; the patch on standard output makes the change"))
             }

@@ -1,4 +1,4 @@
-//! `promptgate approvals review`: a walk through what waits, one prompt after another.
+//! `promptgate approvals review`: a walk through the waiting prompts, one after another.
 
 use std::fmt::Write as _;
 use std::io::{self, BufRead, Write};
@@ -25,7 +25,7 @@ struct Tally {
     rejected: usize,
 }
 
-/// Shows each prompt that waits, and asks what to do with it.
+/// Shows each waiting prompt, and asks for a decision.
 pub(super) async fn review(desk: &Desk, why: Option<&str>) -> Result<(), Failure> {
     let waiting = desk.waiting().await?;
     for failure in desk.failures().await {
@@ -64,7 +64,7 @@ pub(super) async fn review(desk: &Desk, why: Option<&str>) -> Result<(), Failure
     print(&format!("Approved {approved}, rejected {rejected}; {} left.", prompts(left)))
 }
 
-/// Asks for each text that a caller got whether it is approved beside the approved one.
+/// Asks for each text that a caller got whether it is approved as a variant.
 fn chosen_variants(shown: &Shown) -> Result<Vec<String>, Failure> {
     let mut chosen = Vec::new();
     for variant in variants(&shown.json) {
@@ -77,7 +77,7 @@ fn chosen_variants(shown: &Shown) -> Result<Vec<String>, Failure> {
     Ok(chosen)
 }
 
-/// Carries out what was answered.
+/// Carries out the answer.
 async fn decide(
     desk: &Desk,
     answer: Answer,
@@ -112,7 +112,7 @@ async fn carry_out(
         None => question("Reason: ")?,
     };
     let why = Some(why).filter(|why| !why.is_empty());
-    // A refused decision, such as one without a reason, does not end the walk.
+    // A refused decision, for example without a reason, does not end the walk.
     match desk.decide(action, std::slice::from_ref(&shown), why).await {
         Err(failure) => {
             eprintln!("{failure}");
@@ -133,7 +133,7 @@ async fn carry_out(
     }
 }
 
-/// Asks until the answer is one.
+/// Repeats the question until the answer is valid.
 fn ask() -> Result<Answer, Failure> {
     loop {
         let answer = question("[a]pprove, [r]eject, [s]kip, [q]uit? ")?;
@@ -223,7 +223,7 @@ pub(super) fn marked(diff: &str, is_styled: bool) -> String {
                 continue;
             }
             LineKind::Range => continue,
-            // The line that follows has all of it, and more.
+            // The next line contains all of its text, and more.
             LineKind::Removed if line.is_compared && is_unmarked => continue,
             LineKind::Removed => Some('-'),
             LineKind::Added if !is_new => Some('+'),

@@ -1,4 +1,4 @@
-//! Bridges: programs that hosts start to reach a server over HTTP. The gateway reaches it itself.
+//! Bridges: programs that hosts start to reach a server over HTTP. The gateway needs no bridge.
 
 use serde_json::{Map, Value, json};
 

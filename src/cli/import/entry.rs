@@ -22,7 +22,7 @@ pub(super) struct Converter {
     /// The environment variables that hold the secrets, with their values in the file of the host
     /// where it has them. Values are compared, and never shown.
     variables: BTreeMap<String, Option<String>>,
-    /// Variables that an entry refers to: they hold values of the user's own.
+    /// Variables that an entry refers to: they hold values of the user.
     reserved: BTreeSet<String>,
 }
 
@@ -244,7 +244,7 @@ impl Converter {
     }
 
     /// Returns `{ env = "NAME" }`, with the variable that the host refers to, or else with `name`.
-    /// Servers with different values for one name get variables of their own.
+    /// Servers with different values for one name get separate variables.
     fn secret(&mut self, id: &str, value: &str, name: &str) -> Toml {
         let variable = match reference(value) {
             Some(variable) => {
@@ -381,8 +381,8 @@ fn is_secret_name(name: &str) -> bool {
 /// The placeholder for a secret that cannot be a variable.
 const REPLACED: &str = "REPLACE_ME";
 
-/// Returns an argument as it may be shown, and whether a secret in it was replaced. `is_value` says
-/// that the argument before it is an option that is named like a secret.
+/// Returns an argument without secrets, and whether a secret was replaced. `is_value`: the previous
+/// argument is an option that is named like a secret.
 fn without_secret(argument: &str, is_value: bool) -> (String, bool) {
     if let Some(variable) = reference(argument) {
         // Without its default, which may be the secret itself.
@@ -413,8 +413,8 @@ fn without_secret(argument: &str, is_value: bool) -> (String, bool) {
     }
 }
 
-/// Returns a URL with something else in place of its query and fragment, which may hold a secret;
-/// `None` for one without, and for other texts.
+/// Returns a URL with a placeholder for its query and fragment, which may hold a secret; `None` for
+/// a URL without them, and for other texts.
 fn without_query(text: &str) -> Option<String> {
     let (_, rest) = text.split_once("://").filter(|(scheme, _)| is_scheme(scheme))?;
     let at = text.len() - rest.len() + rest.find(['?', '#'])?;

@@ -36,7 +36,7 @@ pub(crate) fn ago(time: impl std::fmt::Display, _: &dyn Values) -> Result<Html> 
     Ok(Moment::read(&time.to_string()).ago(wall_clock()))
 }
 
-/// The same for a time that stands in no text.
+/// The distance from now of a [`SystemTime`]; the time is its title.
 #[askama::filter_fn]
 pub(crate) fn since(time: &SystemTime, _: &dyn Values) -> Result<Html> {
     let time = humantime::format_rfc3339_seconds(*time).to_string();

@@ -84,7 +84,7 @@ impl ConsoleFrame<'_> {
         self.section == Some(*section)
     }
 
-    /// The section above a page of its own title.
+    /// The section to link above the page title, where that is not the section itself.
     fn parent(&self) -> Option<ConsoleSection> {
         self.section.filter(|section| section.label() != self.title)
     }

@@ -30,7 +30,7 @@ pub(crate) struct PlotLine {
 const WIDTH: f64 = 600.0;
 const HEIGHT: f64 = 120.0;
 
-/// The maximum number of rows in the table beside a plot.
+/// The maximum number of rows in the table of a plot.
 const TABLE_ROWS: usize = 48;
 
 /// Steps of the axis of values, of a plot that is higher than one step.

@@ -3,7 +3,7 @@
 use domain::percent::encoded_segment;
 use domain::skill::is_skill_uri;
 
-/// A part of the page, with an address of its own.
+/// A tab of the page, with a separate address.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum PromptTab {
     Text,

@@ -63,7 +63,7 @@ impl<'a> Moment<'a> {
         })
     }
 
-    /// The distance from `now`, and the time beside it.
+    /// The distance from `now`, followed by the time.
     pub(super) fn beside(&self, now: SystemTime) -> Html {
         self.html(now, |absolute, distance| {
             format!("{distance} (<time datetime=\"{}\">{absolute}</time>)", self.written)
@@ -123,7 +123,7 @@ pub(crate) fn digest(digest: &str) -> Html {
     Html(format!("<code title=\"{whole}\">{}…</code>{}", ShownText(short), copy(digest)))
 }
 
-/// A button that copies a text; without the script there is none.
+/// A button with which the script copies a text.
 pub(crate) fn copy(text: &str) -> Html {
     let text = text.replace('&', "&amp;").replace('"', "&quot;").replace('<', "&lt;");
     Html(format!("<button type=\"button\" class=\"copy\" data-copy=\"{text}\">Copy</button>"))

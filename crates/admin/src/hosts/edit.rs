@@ -18,7 +18,7 @@ pub fn with_entry(text: &str, place: &FileEntry, name: &str) -> Result<String, S
         Format::Toml => toml(text, place, name)?,
         Format::Yaml => yaml(text, place, name)?,
     };
-    // These two write line feeds only.
+    // The TOML and YAML editors write line feeds only.
     let has_crlf = text.contains("\r\n");
     Ok(if has_crlf { edited.replace("\r\n", "\n").replace('\n', "\r\n") } else { edited })
 }

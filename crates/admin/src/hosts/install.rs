@@ -1,4 +1,4 @@
-//! Links that open a host and offer it the entry. They hold what the entry holds: no key.
+//! Links that open a host and offer it the entry. A link contains no key, as the entry does not.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;

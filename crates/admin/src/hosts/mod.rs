@@ -43,12 +43,12 @@ impl Host {
         }
     }
 
-    /// Whether it knows prompts, or tools only.
+    /// Whether the host supports prompts, or tools only.
     pub fn takes_prompts(self) -> bool {
         self != Self::Codex
     }
 
-    /// Says whether it takes skills over MCP, as far as that is known.
+    /// Says whether the host supports skills over MCP, as far as that is known.
     fn skills(self) -> String {
         let name = self.title();
         match self {
@@ -64,8 +64,8 @@ impl Host {
         }
     }
 
-    /// Returns the file that each user has for it, and the systems that have it there; none where
-    /// the file is in the folder of a project.
+    /// Returns the host's file in the home of each user, and the systems that have it there; empty
+    /// if the file is in the folder of a project.
     pub fn user_files(self) -> Vec<(String, Vec<&'static str>)> {
         let systems =
             [("Linux", System::Xdg), ("macOS", System::MacOs), ("Windows", System::Windows)];
@@ -99,7 +99,7 @@ pub struct GatewayEndpoint<'a> {
     /// streams.
     pub is_view: bool,
     pub needs_key: bool,
-    /// Whether it is known to offer prompts as tools.
+    /// Whether the endpoint is known to offer prompts as tools.
     pub has_tools: bool,
     /// The configuration file, as an absolute path; `None` if it does not exist.
     pub config: Option<PathBuf>,
@@ -108,7 +108,7 @@ pub struct GatewayEndpoint<'a> {
 /// Instructions to connect a host.
 #[derive(Debug, Default)]
 pub struct Plan {
-    /// A command that does it.
+    /// A command that writes the entry.
     pub command: Option<String>,
     /// The entry; `None` where the host has no file.
     pub place: Option<FileEntry>,
@@ -293,7 +293,7 @@ impl UserFolders {
         Self { system, home, config, roaming: variable("APPDATA") }
     }
 
-    /// The folders as people write them who may have another machine.
+    /// The folders in the notation for any user and machine (`~`, `%APPDATA%`).
     fn of_anyone(system: System) -> Self {
         let folder = |path: &str| Some(PathBuf::from(path));
         let (home, config) = (folder("~"), folder("~/.config"));

@@ -92,7 +92,7 @@ impl ChangeSummary {
     }
 }
 
-/// Longest text of rules that is compared, in bytes: it takes a processor to read them.
+/// Longest text of rules that is compared, in bytes: parsing rules takes CPU time.
 const MAX_RULES: usize = 64 << 10;
 
 /// Prompts of one page, and columns.

@@ -37,7 +37,7 @@ pub(super) struct AuditPage {
     /// The last verification by the gateway itself, in words.
     verified: String,
     presets: Vec<Preset>,
-    /// Whether the form has what no preset has.
+    /// Whether the form has parameters that no preset sets.
     is_own_search: bool,
     params: Params,
 }
@@ -122,7 +122,7 @@ pub(super) async fn audit(state: &AdminState, request: &PageRequest) -> PageResu
     })
 }
 
-/// Returns the presets, which keep what else is looked for.
+/// Returns the presets; each keeps the other parameters of the search.
 fn presets(params: &Params) -> Vec<Preset> {
     let others = params.without(&["event", "outcome", "before"]);
     let preset = |(label, name, value): (&'static str, &str, &str)| {
@@ -187,7 +187,7 @@ fn find(params: &Params) -> PageResult<Find> {
     })
 }
 
-/// A time in UTC, as browsers write it (`2026-11-22T18:00`), or as RFC 3339 has it.
+/// Parses a time in UTC, as browsers write it (`2026-11-22T18:00`), or in RFC 3339.
 fn time(text: &str) -> PageResult<SystemTime> {
     let text = text.trim();
     let whole = match text.len() {

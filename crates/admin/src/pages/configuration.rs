@@ -30,7 +30,7 @@ pub(super) struct Configuration {
     mistakes: Vec<String>,
     needs_restart: Vec<&'static str>,
     why_unready: Vec<String>,
-    /// As `/api/v1/replicas` has them.
+    /// The document of `/api/v1/replicas`.
     replicas: Value,
     params: Params,
 }
@@ -52,7 +52,7 @@ impl Page for Configuration {
 /// Rows of one page.
 const PAGE: usize = 200;
 
-/// Returns the keys that match the parameter `q`: those that are set, with `defaults` all.
+/// Returns the keys that match the parameter `q`: without `defaults`, only keys that are set.
 pub(super) fn configuration(state: &AdminState, request: &PageRequest) -> Configuration {
     let params = &request.params;
     let text = params.get("q").trim().to_lowercase();
@@ -83,7 +83,7 @@ pub(super) fn configuration(state: &AdminState, request: &PageRequest) -> Config
 }
 
 impl Configuration {
-    /// The query of the same search with all keys, or with those that are set.
+    /// The query of the same search with all keys, or only with keys that are set.
     fn switched(&self, defaults: &str) -> String {
         self.params.without(&["page"]).with("defaults", defaults)
     }
@@ -119,12 +119,12 @@ fn row(setting: &Setting) -> SettingRow {
     SettingRow { key: setting.key.clone(), value: setting.value.clone(), origin, meaning }
 }
 
-/// Returns the first sentence of a meaning, or the whole where that begins with one of many values.
+/// Returns the first sentence of a meaning, or all of it where it begins with one of many values.
 fn meaning(key: &Key) -> String {
     if key.meaning.starts_with('`') { key.meaning.clone() } else { key.summary() }
 }
 
-/// Returns a text of the reference, with what stands between backticks as code.
+/// Returns a text of the reference as HTML, with text between backticks as code.
 fn with_code(text: &str) -> Html {
     let part = |(index, part)| match index % 2 {
         0 => ShownText(part).to_string(),

@@ -18,7 +18,7 @@ pub(super) struct ConnectPage {
     url: String,
     needs_key: bool,
     hosts: Vec<Choice>,
-    /// The main endpoint and the views; none if there is no view.
+    /// The main endpoint and the views; empty if there is no view.
     endpoints: Vec<Choice>,
     title: &'static str,
     command: Option<String>,
@@ -30,26 +30,26 @@ pub(super) struct ConnectPage {
     /// An address that opens the host.
     install: Option<String>,
     notes: Vec<String>,
-    /// Set where the endpoint has nothing that the host takes.
+    /// Set where the endpoint offers nothing that the host supports.
     missing_tools: Option<MissingTools>,
 }
 
-/// A link of a list, of which one is chosen.
+/// A link of a list, in which one link is chosen.
 struct Choice {
     label: String,
     link: String,
     is_chosen: bool,
 }
 
-/// The remedy where a host takes tools only, and prompts are no tools.
+/// The remedy where a host supports tools only, and the endpoint offers no prompts as tools.
 enum MissingTools {
-    /// The view where they are, with its link.
+    /// The view that offers tools, with its link.
     View { name: String, link: String },
     /// The lines to add to the file.
     Setting,
 }
 
-/// A view for hosts that take tools only.
+/// A view for hosts that support tools only.
 const TOOLS_VIEW: &str = "[views.tools]\nexpose = [\"tools\"]";
 
 impl Page for ConnectPage {
@@ -68,10 +68,10 @@ pub(super) fn connect(state: &AdminState, request: &PageRequest) -> ConnectPage 
     let gateway = GatewayEndpoint {
         name: ENTRY,
         url: &url,
-        // A gateway that the host starts would be a second process.
+        // Suppresses the command with which a host would start a second gateway.
         is_view: true,
         needs_key: config.auth.required,
-        // The page has words of its own for it.
+        // Suppresses the note on missing tools: the page shows [`MissingTools`] instead.
         has_tools: true,
         config: None,
     };
@@ -110,7 +110,7 @@ fn exposure(config: &Config, view: &str) -> Exposure {
     found.map_or(config.server.exposure, |view| view.exposure)
 }
 
-/// Returns the view that suits a host: `view`, unless only another one has what the host takes.
+/// Returns the view that suits a host: `view`, unless only another view offers enough.
 fn endpoint_for<'a>(config: &'a Config, host: Host, view: &'a str) -> &'a str {
     let suits = |view: &str| {
         let Exposure { prompts, tools, .. } = exposure(config, view);
@@ -145,8 +145,8 @@ fn key(host: Host) -> String {
     host.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }
 
-/// Returns the files of a host, each with the systems that have it there: that of its user, or that
-/// of a project.
+/// Returns the files of a host, each with the systems that have it there: the file of the user, or
+/// that of a project.
 fn files(host: Host, project: Option<std::path::PathBuf>) -> Vec<(String, String)> {
     let files = host.user_files();
     let is_one = files.len() == 1;

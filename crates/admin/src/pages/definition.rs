@@ -77,14 +77,14 @@ impl Definition {
         changed.find(|(key, _)| key == part).map(|(_, overlay)| overlay.as_str())
     }
 
-    /// The same for an argument, of which an overlay names the parts.
+    /// The key of the overlay that has set a part of an argument last.
     pub(super) fn argument_overlay(&self, argument: &str) -> Option<&str> {
         let mut changed = self.changed.iter().rev();
         let found = changed.find(|(key, _)| is_of_argument(key, argument));
         found.map(|(_, overlay)| overlay.as_str())
     }
 
-    /// The changed parts beside which nothing else stands, such as preset arguments.
+    /// The changed parts that the page does not show elsewhere, such as preset arguments.
     pub(super) fn other_changes(&self) -> impl Iterator<Item = &(String, String)> {
         self.changed.iter().filter(|(key, _)| {
             let is_shown = matches!(key.as_str(), "title" | "description" | "tags");

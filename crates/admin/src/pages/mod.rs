@@ -73,7 +73,7 @@ impl<T: Page + Send> AnyPage for T {
     }
 }
 
-/// Why there is no page.
+/// The reason and status of a page that cannot be made.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct PageError {
     pub status: StatusCode,

@@ -47,11 +47,11 @@ struct Tile {
     page: &'static str,
     /// `bad` or `warn`; empty if all is well.
     severity: &'static str,
-    /// Its severity in words, or what belongs to the number.
+    /// The severity in words, or a detail of the number.
     note: String,
 }
 
-/// A step of setting the gateway up that is still to be done.
+/// A step of setting the gateway up that is not done yet.
 struct FirstStep {
     label: &'static str,
     page: &'static str,
@@ -124,7 +124,7 @@ fn callers(request: &PageRequest, span: TimeSpan) -> Query {
     }
 }
 
-/// Callers among which one beside the console is looked for.
+/// Callers that are listed, to find a caller other than the console.
 const CALLERS: usize = 50;
 
 /// The share of failures from which on their tile is bad, in percent.
@@ -169,7 +169,7 @@ fn tiles_of_catalog(catalog: &Catalog, status: &[UpstreamStatus]) -> [Tile; 3] {
     let up = status.iter().filter(|upstream| upstream.state == "up").count();
     let waiting: usize = status.iter().map(|upstream| upstream.undecided).sum();
     let prompts = catalog.content.prompt_count();
-    // One that is no skill is a prompt nevertheless.
+    // A prompt that is not offered as a skill is still offered as a prompt.
     let is_left_out = |left_out: &&LeftOut| left_out.by != LeftOutBy::NoSkill;
     let left_out = catalog.content.left_out.iter().filter(is_left_out).count();
     let note = |is_needed: bool, text: String| if is_needed { text } else { String::new() };
@@ -198,8 +198,8 @@ fn tiles_of_catalog(catalog: &Catalog, status: &[UpstreamStatus]) -> [Tile; 3] {
     ]
 }
 
-/// Returns the steps that a new gateway still lacks. `callers_seen` are those of the last day: only
-/// where they do not tell, the year is asked.
+/// Returns the steps that a new gateway still lacks. `callers_seen` are the callers of the last
+/// day; the last year is searched only where they do not settle a step.
 async fn first_steps(
     state: &AdminState,
     request: &PageRequest,
@@ -279,11 +279,11 @@ const CHANGES: [&str; 33] = [
     "panic",
 ];
 
-/// Lines of the feed, and entries that they are made of.
+/// Lines of the feed, and the log entries that are read to fill them.
 const NEWS: usize = 15;
 const ENTRIES: usize = 100;
 
-/// The time for finding them: behind many calls they may be far back.
+/// The time for finding entries, which may lie behind many calls.
 const SEARCH: Duration = Duration::from_millis(200);
 
 /// Returns the latest changes in the log of this replica.
@@ -311,8 +311,8 @@ async fn news(state: &AdminState, request: &PageRequest) -> Vec<News> {
 }
 
 /// Returns the conditions that need attention, the worst first, in at most `max` lines. `limited`
-/// is how many calls the limits have refused in the last hour. All lines are about the same
-/// snapshot, which the numbers of the page are of.
+/// is the number of calls that rate limits refused in the last hour. All lines are about the
+/// snapshot from which the numbers of the page are computed.
 fn attention(
     state: &AdminState,
     catalog: &Catalog,

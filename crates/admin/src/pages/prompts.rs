@@ -1,4 +1,4 @@
-//! The prompts and skills that are served, those that are left out, and pairs that look alike.
+//! The lists of served prompts and skills, of left-out prompts, and of pairs that look alike.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -58,7 +58,7 @@ impl PromptRow {
     }
 }
 
-/// The heading of a column, which sorts by it.
+/// The heading of a column, which sorts the rows by the column.
 struct Heading {
     label: &'static str,
     /// The query that sorts by the column, or turns its order around.
@@ -68,7 +68,7 @@ struct Heading {
     is_number: bool,
 }
 
-/// A prompt that is left out, and where that is mended.
+/// A prompt that is left out, with a link to the place where an operator can fix it.
 struct LeftOutRow {
     prompt: LeftOut,
     repair: &'static str,
@@ -80,9 +80,9 @@ struct FilterForm {
     params: Params,
     upstreams: Vec<String>,
     views: Vec<String>,
-    /// The states of prompts and skills that match in all else, with their numbers.
+    /// The number of matching prompts and skills in each state; the filter `state` does not count.
     states: BTreeMap<&'static str, usize>,
-    /// The numbers of those that match.
+    /// The numbers of matching prompts and skills.
     prompts: usize,
     skills: usize,
 }
@@ -298,7 +298,7 @@ impl<'a> PromptFilter<'a> {
         }
     }
 
-    /// The prompts that match in all but their state.
+    /// The prompts that match every filter but `state`.
     fn found<'c>(
         &self,
         content: &'c CatalogContent,
@@ -316,7 +316,7 @@ impl<'a> PromptFilter<'a> {
         Ok(found)
     }
 
-    /// The score of a prompt that matches in all but its state.
+    /// The score of a prompt that matches every filter but `state`.
     fn score(&self, item: &ListedItem, prompt: Json<'_>) -> Option<Score> {
         let is_wanted = self.upstream.is_none_or(|id| item.upstream.as_str() == id)
             && self.endpoint.as_ref().is_none_or(|path| self.state.router.serves(path, item))
@@ -366,7 +366,7 @@ impl FilterForm {
         ListedKind::of(&self.params) != ListedKind::Skills
     }
 
-    /// Whether there is something to choose: there are skills, or a kind was chosen.
+    /// Whether the choice of a kind is shown: there are skills, or a kind was chosen.
     fn has_kinds(&self) -> bool {
         self.skills > 0 || self.params.some("kind").is_some()
     }
@@ -380,7 +380,7 @@ impl FilterForm {
         (2..=FEW).contains(&self.upstreams.len())
     }
 
-    /// Whether states tell rows apart, or one was chosen.
+    /// Whether the choice of a state is shown: there are several states, or a state was chosen.
     fn has_states(&self) -> bool {
         self.states.len() > 1 || self.params.some("state").is_some()
     }

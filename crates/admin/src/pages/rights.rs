@@ -16,7 +16,7 @@ pub(crate) struct RightsHolder {
     /// The id of a caller, or `group NAME`.
     pub label: String,
     pub caller: Caller,
-    /// Whether it is one caller among many, rather than a group or those without a credential.
+    /// Whether it is one caller among many, rather than a group or the anonymous caller.
     pub is_single: bool,
 }
 
@@ -28,7 +28,7 @@ pub(super) struct Right {
     pub allowed: Vec<&'static str>,
     /// The number of all methods.
     methods: usize,
-    /// The rules that decide; empty where none does.
+    /// The rules that decide; empty if no rule does.
     pub by: Vec<DecidingRule>,
 }
 
@@ -71,9 +71,9 @@ impl Right {
     }
 }
 
-/// Returns all callers and groups that the configuration names: groups, then callers without a
-/// credential where they are admitted, then those of keys and certificates, and those that rules
-/// name. Callers of tokens are known to their provider alone; their groups stand for them.
+/// Returns the groups and callers that the configuration names: first the groups, then the
+/// anonymous caller where it is admitted, then callers of keys, certificates and rules. Callers of
+/// tokens are known to their provider alone; their groups stand for them.
 pub(crate) fn known(config: &Config) -> Vec<RightsHolder> {
     let mut callers: Vec<(String, Vec<String>)> = Vec::new();
     for identity in config.auth.named() {
@@ -96,7 +96,7 @@ pub(crate) fn known(config: &Config) -> Vec<RightsHolder> {
         }
     }
     callers.sort();
-    // A rule may name the caller that has shown no credential.
+    // A rule may name the anonymous caller, which has a separate entry below.
     callers.retain(|(id, _)| id != ANONYMOUS);
     let callers = callers.iter().map(|(id, groups)| RightsHolder {
         label: id.clone(),
@@ -125,7 +125,7 @@ pub(super) fn right(
     right_to(&Method::OF_PROMPTS, access, who, prompt)
 }
 
-/// The same for a skill, which is listed and got.
+/// Returns the rights of a caller or group to a skill: listing and getting it.
 pub(super) fn right_to_skill(
     access: Option<&Decisions>,
     who: &RightsHolder,
@@ -160,7 +160,7 @@ fn right_to(
 
 fn deciding_rule(access: &Decisions, name: String) -> DecidingRule {
     let key = match access.rule_number(&name) {
-        // With the dot, as the first rule is not the tenth.
+        // The dot keeps `rules.1` from matching `rules.10`.
         Some(number) => format!("access.rules.{number}."),
         None => "access.cedar".to_owned(),
     };

@@ -55,7 +55,7 @@ const FINDS: usize = 10;
 /// The time for finding records, which may be far back.
 const SEARCH: Duration = Duration::from_millis(300);
 
-/// Returns what the parameter `q` finds.
+/// Returns the matches of the parameter `q`.
 pub(super) async fn search(state: &AdminState, request: &PageRequest) -> PageResult<SearchPage> {
     let text = request.params.get("q").trim().to_owned();
     if text.is_empty() {

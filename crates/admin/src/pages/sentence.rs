@@ -11,7 +11,7 @@ use domain::percent::encoded_segment;
 use domain::skill::{SCHEME, is_skill_uri};
 
 /// The sentences of events. `{…}` is a member, `{…:noun}` a number with its noun; a part in `[…]`
-/// is left out if one of its members is missing, and what stands between `*` is bad news.
+/// is left out if one of its members is missing, and text between `*` is bad news.
 const SENTENCES: &[(&str, &str)] = &[
     ("account_revoked", "{by} ended what {caller} had of its own at {upstream}"),
     ("admin_login", "{by} signed in to the console[ as {role}][ from {address}]"),
@@ -153,8 +153,8 @@ fn call_form(entry: &LogEntry) -> String {
     }
 }
 
-/// Fills the places of a sentence. One whose members are missing outside of brackets falls back to
-/// the name of its event and its members.
+/// Fills the places of a sentence. A sentence with a missing member outside of brackets is replaced
+/// by the name of the event and its members.
 fn fill(form: &str, entry: &LogEntry) -> Html {
     let mut out = String::new();
     for (index, part) in form.split(['[', ']']).enumerate() {
@@ -191,7 +191,7 @@ fn fill_part(part: &str, entry: &LogEntry) -> Option<String> {
     Some(out)
 }
 
-/// Returns what stands in a place; `None` if the entry does not have it.
+/// Returns the content of a place; `None` if the entry does not have it.
 fn place(name: &str, entry: &LogEntry) -> Option<String> {
     if let Some((member, noun)) = name.split_once(':') {
         let count = entry.members.get(member)?.as_u64()?;
@@ -220,7 +220,7 @@ fn place(name: &str, entry: &LogEntry) -> Option<String> {
     })
 }
 
-/// Returns who has called: a caller, a person with its rights, or an address.
+/// Returns the originator of an entry: a caller, a person with its rights, or an address.
 fn who(entry: &LogEntry) -> String {
     let tried_by = entry.members.get("tried_by").and_then(Value::as_str);
     match (entry.caller.as_deref(), tried_by, entry.address.as_deref()) {
@@ -238,7 +238,7 @@ fn caller(id: &str) -> String {
 /// Returns the prompt of an entry: the name that was called, or that of the upstream.
 fn prompt(entry: &LogEntry) -> Option<String> {
     match (entry.name.as_deref(), entry.prompt.as_deref(), entry.upstream.as_deref()) {
-        // Another file than the `SKILL.md` of a skill has no page of its own.
+        // Only the `SKILL.md` of a skill has a page.
         (Some(name), _, Some(_)) if name.starts_with(SCHEME) && !is_skill_uri(name) => {
             Some(code(name))
         }

@@ -1,4 +1,4 @@
-//! The skills that are served, beside the prompts.
+//! The list of served skills, on the page of prompts.
 
 use std::collections::BTreeMap;
 
@@ -60,9 +60,9 @@ impl FoundSkill<'_> {
     }
 }
 
-/// Returns the skills that match the parameters `q`, `upstream`, `view` and `state` of a page, in
-/// the order of their URIs, and the numbers of those that match in all but their state. A skill has
-/// no tags.
+/// Returns the skills that match the parameters `q`, `upstream`, `view` and `state`, in the order
+/// of their URIs, and the number of matching skills in each state. Skills have no tags, so `tag`
+/// matches none.
 pub(super) fn skills<'c>(
     state: &AdminState,
     catalog: &'c SkillCatalog,

@@ -17,7 +17,7 @@ pub(super) struct Traffic {
     pub limited: u64,
     /// The 95th percentile of the latency of all uses, where it is kept.
     pub p95_ms: Option<f64>,
-    /// Whether a part of it is not known.
+    /// Whether some of the counts are unknown.
     pub partial: bool,
     /// The replicas that did not answer.
     pub not_answered: Vec<String>,

@@ -192,7 +192,7 @@ async fn unused(
 ) -> (Vec<String>, usize) {
     let catalog = state.router.catalog();
     let skills = catalog.skills.content.items();
-    // A prompt that stands for a skill is no other thing.
+    // A prompt that stands for a skill is counted as that skill.
     let is_own = |item: &&ListedItem| item.counted_name() == &item.public_name;
     let items = catalog.content.items().chain(skills).filter(is_own);
     let names = items.map(|item| &*item.public_name);

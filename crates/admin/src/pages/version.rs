@@ -1,4 +1,4 @@
-//! Versions of prompts as people read them, and what differs between two of them.
+//! Versions of prompts rendered for people, and the difference between two of them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -106,7 +106,7 @@ impl SourceView {
     }
 }
 
-/// Returns the arguments that have one value as people write them; those with a place are left out.
+/// Returns the arguments with one value, in readable form; arguments with a place are left out.
 fn fixed_arguments(arguments: &str) -> String {
     let arguments = Json::accepted(arguments).members().filter_map(|(name, value)| {
         let (name, value) = (name.as_str()?, value.as_str()?);
@@ -133,7 +133,7 @@ pub(super) struct ComparedSection {
     pub messages: Vec<MessageChange>,
 }
 
-/// A message of the later version, or one that it no longer has.
+/// A message of the later version, or a message that was removed.
 pub(super) enum MessageChange {
     Same { message: MessageView },
     Changed { role: String, rows: Vec<SideBySide> },
@@ -141,7 +141,7 @@ pub(super) enum MessageChange {
     Removed { message: MessageView },
 }
 
-/// Lines of both versions that stand beside each other.
+/// A line of the earlier version and a line of the later version, shown side by side.
 #[derive(Default)]
 pub(super) struct SideBySide {
     pub before: Option<MarkedLine>,
@@ -208,7 +208,7 @@ impl Comparison {
         comparison
     }
 
-    /// Adds a part; `rows` returns its changed lines, `None` if it is the same.
+    /// Adds a part to the comparison; `rows` returns its changed lines, `None` if there are none.
     fn add(
         &mut self,
         what: &str,
@@ -254,7 +254,7 @@ fn is_source_digest(line: &DiffLine) -> bool {
         && line.text().starts_with("_meta.digest: ")
 }
 
-/// A member of a canonical object; `""` has none.
+/// A member of a canonical object. The empty text has no members.
 fn member<'a>(object: &'a str, name: &str) -> Option<Json<'a>> {
     if object.is_empty() { None } else { Json::accepted(object).get(name) }
 }
@@ -265,7 +265,7 @@ fn plain_text(json: &str) -> String {
     text.unwrap_or_default().into_owned()
 }
 
-/// The texts of both parts; `""` for one that is not there.
+/// The texts of both parts; `""` for a missing part.
 fn both<'a>(
     old: Option<&'a VersionPart>,
     new: Option<&'a VersionPart>,
@@ -278,7 +278,7 @@ fn both<'a>(
     Ok((text(old)?, text(new)?))
 }
 
-/// The changed lines of the description that a text has beside its messages.
+/// The changed lines of the description of a text.
 fn description_changes(before: &str, after: &str) -> Vec<SideBySide> {
     let [before, after] = [before, after].map(|text| match text {
         "" => String::new(),
@@ -306,7 +306,7 @@ fn message_changes(before: &str, after: &str) -> Vec<MessageChange> {
     compared_messages(before, after).iter().map(change).collect()
 }
 
-/// Puts removed lines beside the added ones that follow them.
+/// Pairs removed lines with the added lines that follow them.
 fn side_by_side(lines: &[DiffLine]) -> Vec<SideBySide> {
     let mut rows: Vec<SideBySide> = Vec::new();
     // Where the added lines of this run begin.

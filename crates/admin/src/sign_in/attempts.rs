@@ -1,4 +1,4 @@
-//! How often a wrong `admin.token` may be tried at the console.
+//! Limits the rate of failed tries of `admin.token` at the console.
 
 use std::net::IpAddr;
 use std::num::NonZeroU32;
@@ -17,14 +17,14 @@ pub(super) struct Attempts {
     check: Mutex<()>,
 }
 
-/// Of one network of addresses: five failures, then one every 30 seconds.
+/// Quota of one network of addresses: five failures, then one every 30 seconds.
 const PER_NETWORK: Quota = Quota { interval: Duration::from_secs(30), burst: nonzero(5) };
 
-/// Of all together, against guesses from many networks: fifty failures, then one every two seconds.
+/// Quota of all networks together: fifty failures, then one every two seconds.
 const IN_TOTAL: Quota = Quota { interval: Duration::from_secs(2), burst: nonzero(50) };
 
-/// Networks that are remembered. In the 150 s after which a network is as good as new, no more than
-/// 50 + 75 can fail, so none that is limited is forgotten for others.
+/// Networks that are remembered. A network is as good as new after 150 s, in which at most 50 + 75
+/// attempts can fail, so no limited network is evicted by others.
 const NETWORKS: usize = 256;
 
 impl Attempts {
@@ -60,7 +60,7 @@ impl Attempts {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Failed {
     Wrong,
-    /// It was not checked. The next one may be made after this time.
+    /// The attempt was not checked. The next attempt may be made after this time.
     TooMany(Duration),
 }
 

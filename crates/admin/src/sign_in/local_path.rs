@@ -12,7 +12,7 @@ pub(crate) struct LocalPath(String);
 const MAX: usize = 512;
 
 impl LocalPath {
-    /// Returns the path in a request; `/` for a text that is none, or may lead elsewhere.
+    /// Returns the path in a request; `/` for a text that is no path, or may lead to another site.
     pub(crate) fn or_root(text: &str) -> Self {
         Self::parse(text).unwrap_or_default()
     }

@@ -107,8 +107,8 @@ impl SignIn {
     /// Returns the visitor who sends a request; `None` if they must sign in first. `now` is the
     /// wall-clock time.
     ///
-    /// A `Bearer` token decides alone: a wrong one is not made good by a cookie. Without
-    /// `admin.token` there is none to compare, and the header does not count.
+    /// A `Bearer` token decides alone: a valid cookie does not make up for a wrong token. Without
+    /// `admin.token` the header is ignored.
     pub(crate) fn visitor(
         &self,
         site: &Site,
@@ -295,7 +295,7 @@ impl SignIn {
         })
     }
 
-    /// Opens a session, whichever source it began with, and decides its role by this configuration.
+    /// Opens a session of any configured source, and decides its role by this configuration.
     fn opened(&self, value: &str) -> Option<(Session, Role, Via)> {
         let Self { admin, sealer, .. } = self;
         let by_token = self.tokens().find_map(|(id, token)| {

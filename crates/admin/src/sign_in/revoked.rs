@@ -9,8 +9,8 @@ use domain::unix_time::UnixSeconds;
 /// The ended sessions of this process, each until it expires. Other replicas do not know them:
 /// there the session ends because the browser has deleted its cookie.
 ///
-/// Each person has a share, and where it is exceeded, more of that person's sessions end than were
-/// ended: frequent sign-ins of one person bring no ended session of another person back.
+/// Each person has a share. When it is exceeded, sessions of that person end early, so that
+/// frequent sign-ins of one person never revive an ended session of another person.
 #[derive(Default)]
 pub(super) struct Revoked(Mutex<EndedSessions>);
 
@@ -43,7 +43,7 @@ pub(super) struct EndedSession {
 /// Ended sessions that are remembered of one person: a browser has one at a time.
 const SHARE: usize = 32;
 
-/// People of whom ended sessions are remembered.
+/// Most people whose ended sessions are remembered.
 const MAX_PEOPLE: usize = 4_096;
 
 impl Revoked {

@@ -8,9 +8,9 @@ use domain::address_policy::is_loopback;
 
 /// The scheme and host of the console, as the browser knows them.
 ///
-/// The admin side has no TLS of its own. A browser that asks for a loopback host is on this machine
-/// and uses `http`; for any other host a proxy with TLS is assumed to stand before it, so the
-/// scheme is `https`. No header of a proxy is believed.
+/// The admin side has no TLS. A browser that asks for a loopback host is on this machine and uses
+/// `http`. Any other host is assumed to be served by a proxy with TLS, so the scheme is `https`. No
+/// header of a proxy is believed.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Site {
     host: Authority,

@@ -11,7 +11,7 @@ use domain::unix_time::UnixSeconds;
 /// How a visitor is known.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Via {
-    /// By nothing: the address is loopback, and no sign-in is configured.
+    /// By the loopback address alone: no sign-in is configured.
     Local,
     /// By `admin.token`, or a token of `admin.tokens`, in the header `Authorization`.
     Bearer,
@@ -96,7 +96,7 @@ impl Visitor {
         self.expires.is_some()
     }
 
-    /// The proof of who takes a decision.
+    /// The proof of the identity that takes a decision.
     pub(crate) fn proof(&self) -> ApproverProof {
         match self.via {
             Via::Oidc => ApproverProof::SignIn,
@@ -114,7 +114,7 @@ impl Visitor {
         }
     }
 
-    /// Returns who takes a decision, as [`Visitor::recorded`] names them.
+    /// Returns the decider for a decision, named as by [`Visitor::recorded`].
     pub(crate) fn decider(&self, claimed: Option<String>, why: Option<String>) -> Decider {
         let (by, known_as, proof) = (self.recorded(claimed), self.name.clone(), self.proof());
         Decider { by, known_as, proof, why, via: "admin", at: wall_clock() }

@@ -39,7 +39,7 @@ pub trait Disk: Send + Sync {
 
     fn remove_file(&self, path: &Path) -> io::Result<()>;
 
-    /// Removes a folder and all that is in it; a link in it, not what it leads to.
+    /// Removes a folder with its content. Links in it are removed, never followed.
     fn remove_dir_all(&self, path: &Path) -> io::Result<()> {
         let _ = path;
         Err(io::ErrorKind::Unsupported.into())
@@ -51,8 +51,8 @@ pub trait Disk: Send + Sync {
 
     fn read_link(&self, path: &Path) -> io::Result<PathBuf>;
 
-    /// Whether files of a folder are kept by another machine or another process, so that a write
-    /// may take as long as these do. True where the system does not say it.
+    /// Whether the files of a folder are on another machine or served by another process, so that a
+    /// write may wait for that machine or process. True where the system does not say it.
     fn is_remote(&self, folder: &Path) -> bool;
 
     /// Notifies `changed` after anything below a folder was created, edited, moved or removed,
@@ -63,7 +63,7 @@ pub trait Disk: Send + Sync {
 /// A watch on a folder, until dropped.
 pub type Watch = Box<dyn Send + Sync>;
 
-/// An open file, with a position of its own.
+/// An open file. Each handle has a separate position.
 pub trait OpenFile: Send + Sync {
     fn read(&self, buffer: &mut [u8]) -> io::Result<usize>;
 
@@ -102,7 +102,7 @@ pub enum Links {
 pub enum Readers {
     /// The user of the process (mode 0600, folders 0700).
     Owner,
-    /// As the process makes files.
+    /// The usual permissions of new files.
     #[default]
     Usual,
 }
@@ -115,9 +115,9 @@ pub struct Metadata {
     pub length: u64,
     /// `None` where the file system does not know.
     pub modified: Option<SystemTime>,
-    /// The device and the number of the file on it; `None` where there are none.
+    /// The device and the number of the file on it; `None` where the system has no such numbers.
     pub inode: Option<(u64, u64)>,
-    /// The user id of the owner; `None` where there is none.
+    /// The user id of the owner; `None` where the system has no user ids.
     pub owner: Option<u32>,
     /// The permission bits of Unix; `None` on other systems.
     pub mode: Option<u32>,

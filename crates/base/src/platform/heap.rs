@@ -2,8 +2,8 @@
 
 use std::pin::Pin;
 
-/// Returns a large future on the heap, where few that await it come to it: the future that holds it
-/// in its place would have its kilobytes each time.
+/// Returns a large future on the heap, for an `await` that few calls reach: otherwise the outer
+/// future would have room for its kilobytes in every call.
 pub fn rare<F: Future>(future: F) -> Pin<Box<F>> {
     Box::pin(future)
 }

@@ -20,8 +20,8 @@ const V1: (&str, &str) = ("/sys/fs/cgroup/memory", "memory.limit_in_bytes");
 /// Version 1 writes the largest multiple of a page for no limit.
 const NO_LIMIT: u64 = 1 << 60;
 
-/// Returns the least limit of the groups in `groups`, the text of `/proc/self/cgroup`, and of those
-/// above them.
+/// Returns the least limit of the groups in `groups`, the text of `/proc/self/cgroup`, and of their
+/// parent groups.
 fn limit_of(groups: &str, read: impl Fn(&Path) -> Option<String>) -> Option<u64> {
     let limits = groups.lines().filter_map(|group| {
         let mut parts = group.splitn(3, ':');

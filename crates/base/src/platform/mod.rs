@@ -1,6 +1,6 @@
 //! The services of the machine: the wall clock, randomness, network, disk, threads and child
-//! processes, each behind a small trait with one real implementation. Beside them `heap` makes
-//! large futures where they stay.
+//! processes, each behind a small trait with one real implementation. In addition `heap` allocates
+//! large futures.
 //!
 //! A process has one [`Platform`], as it has one operating system: the real one, unless another is
 //! installed before its first use. The monotonic clock is that of tokio, and jitter that of

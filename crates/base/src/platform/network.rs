@@ -35,7 +35,7 @@ impl Stream {
         Self { socket: Box::new(socket), is_forwarded: false }
     }
 
-    /// The same as a connection to an HTTP proxy that forwards requests (RFC 9112, section 3.2.2).
+    /// Marks the stream as one to an HTTP proxy that forwards requests (RFC 9112, section 3.2.2).
     pub fn forwarded(self) -> Self {
         Self { is_forwarded: true, ..self }
     }
@@ -188,7 +188,7 @@ impl Acceptor for TcpListener {
 
     async fn accept(&self) -> io::Result<(Stream, SocketAddr)> {
         let (stream, peer) = TcpListener::accept(self).await?;
-        // Messages are small and written whole: to wait for a full packet only adds latency.
+        // Messages are small and written whole: waiting for a full packet would only add latency.
         let _ = stream.set_nodelay(true);
         Ok((Stream::new(stream), peer))
     }
@@ -196,7 +196,7 @@ impl Acceptor for TcpListener {
 
 impl Connect for HttpConnector<Resolver> {
     fn connect(&self, url: Uri) -> Connecting {
-        // It is always ready.
+        // The connector is always ready.
         let connecting = self.clone().call(url);
         Box::pin(async { Ok(Stream::new(connecting.await?.into_inner())) })
     }

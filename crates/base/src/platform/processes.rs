@@ -1,4 +1,4 @@
-//! Child processes, each in a process group of its own.
+//! Child processes, each in a separate process group.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -36,7 +36,7 @@ pub struct ProgramCommand {
     pub arguments: Vec<OsString>,
     /// The working directory.
     pub folder: PathBuf,
-    /// All environment variables: none is inherited.
+    /// All environment variables: the child inherits no variable.
     pub environment: Vec<(OsString, OsString)>,
 }
 
@@ -57,7 +57,7 @@ pub trait Process: Send + Sync {
     /// Waits until the process itself has exited. Cancel safe.
     async fn exited(&mut self);
 
-    /// Returns how it has exited; `None` while it runs.
+    /// Returns how the process has exited; `None` while it runs.
     fn exit(&mut self) -> Option<Exit>;
 
     /// Sends a signal to the whole group. Does nothing if the group is empty. It must not be called
@@ -92,8 +92,8 @@ impl Processes for System {
         let mut spawning = process::Command::new(&command.program);
         spawning.args(&command.arguments).current_dir(&command.folder).env_clear();
         spawning.envs(command.environment.iter().map(|(name, value)| (name, value)));
-        // Its own process group: descendants can be signalled with it, and signals of a terminal do
-        // not reach it.
+        // A separate process group: a signal to it reaches descendants, and signals of a terminal
+        // do not reach it.
         #[cfg(unix)]
         spawning.process_group(0);
         spawning.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -103,7 +103,7 @@ impl Processes for System {
         let stdout = Box::new(leader.stdout.take().ok_or_else(missing)?);
         let stderr = Box::new(leader.stderr.take().ok_or_else(missing)?);
         let process = Box::new(SystemProcess {
-            // Unknown once the leader was reaped.
+            // The id is unknown once the leader was reaped.
             #[cfg(unix)]
             group: leader.id(),
             leader,
@@ -151,7 +151,7 @@ impl Process for SystemProcess {
     #[cfg(not(unix))]
     fn signal(&mut self, signal: Signal) {
         if signal == Signal::Kill {
-            // An error means that it has ended.
+            // An error means that the process has ended.
             let _ = self.leader.start_kill();
         }
     }

@@ -6,15 +6,15 @@ use std::time::Duration;
 /// A state of the process, of which the service manager is notified.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ServiceState<'a> {
-    /// It serves: after the start, or after a reload, with a line for `systemctl status`.
+    /// The process serves: after the start, or after a reload, with a line for `systemctl status`.
     Ready(&'a str),
     Reloading,
     Stopping,
-    /// It is not stuck.
+    /// The process is not stuck.
     Alive,
 }
 
-/// Tells the service manager. A failure is ignored: serving does not depend on it.
+/// Notifies the service manager. A failure is ignored: serving does not depend on it.
 pub fn notify(state: ServiceState<'_>) {
     #[cfg(unix)]
     {
@@ -35,8 +35,8 @@ pub fn notify(state: ServiceState<'_>) {
     let _ = state;
 }
 
-/// Returns how often the service manager must hear that the process is alive: half of the time
-/// after which it would end it. `None` if it does not watch.
+/// Returns how often the service manager must hear that the process is alive: half of its watchdog
+/// timeout. `None` if it does not watch the process.
 pub fn watchdog_interval() -> Option<Duration> {
     #[cfg(unix)]
     return Some(sd_notify::watchdog_enabled()? / 2);

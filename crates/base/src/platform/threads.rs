@@ -1,5 +1,5 @@
-//! Threads: those that run as long as the gateway, the pool of those that may block, and how they
-//! wait.
+//! Threads: long-lived threads of the gateway, the pool of threads that may block, and the ways in
+//! which threads wait.
 
 use std::any::Any;
 use std::io;
@@ -23,8 +23,8 @@ pub trait Threads: Send + Sync {
     /// Blocks this thread for a time.
     fn sleep(&self, time: Duration);
 
-    /// Returns how a new [`Condvar`] makes threads wait; `None`: as that of the standard library
-    /// does.
+    /// Returns the parking of a new [`Condvar`]; `None`: the `Condvar` of the standard library is
+    /// used.
     fn parking(&self) -> Option<Box<dyn Parking>>;
 }
 
@@ -68,8 +68,8 @@ pub fn sleep(time: Duration) {
     platform().threads.sleep(time);
 }
 
-/// Lets threads that can run go first. It decides nothing that a caller could see, so it is not
-/// part of [`Threads`].
+/// Lets threads that can run go first. No caller can observe its effect, so it is not part of
+/// [`Threads`].
 pub fn yield_now() {
     std::thread::yield_now();
 }

@@ -12,7 +12,7 @@ use domain::unix_time::UnixSeconds;
 #[derive(Clone, Eq, PartialEq)]
 pub struct WebhookKey(Vec<u8>);
 
-/// The beginning of a key as text; receivers and their libraries know it without, too.
+/// The beginning of a key as text; receivers and their libraries accept keys without it, too.
 const PREFIX: &str = "whsec_";
 
 /// Lengths of keys in bytes, as the specification demands.

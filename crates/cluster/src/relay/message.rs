@@ -17,11 +17,11 @@ pub enum RelayMessage {
     Response { session: [u8; 16], body: Vec<u8> },
     /// `notifications/cancelled`; `request` is the id of the request, as JSON text.
     Cancelled { session: [u8; 16], request: String },
-    /// A question about the evidence of the recipient, which is answered.
+    /// A question about usage or the audit log of the recipient, which answers it.
     Question { body: Vec<u8> },
-    /// An upstream says that it has changed.
+    /// A hint of an upstream that its list has changed.
     Hint { upstream: String },
-    /// A rollout was rolled back, or a person has begun it again; as JSON text.
+    /// The rollback or restart of a rollout, as JSON text.
     Rollback { body: Vec<u8> },
     /// A message that was posted to an HTTP+SSE session.
     Post { session_id: String, caller: Caller, address: Option<IpAddr>, body: Vec<u8> },
@@ -44,7 +44,7 @@ pub(crate) type MessageId = [u8; 16];
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Envelope {
     pub from: ReplicaId,
-    /// Of the message, or of the one that is acknowledged.
+    /// The id of the message, or of the message that is acknowledged.
     pub id: MessageId,
     /// Milliseconds since the Unix epoch after which the message must not be handled.
     pub expires: u64,

@@ -1,4 +1,4 @@
-//! Relay: a message that reached the wrong replica is handed to the one that holds its call or
+//! Relay: a message that reached the wrong replica is handed to the replica that holds its call or
 //! connection, over a channel of the store. One hop, handled at most once, acknowledged by the
 //! recipient.
 
@@ -40,12 +40,12 @@ pub struct Relay {
     telemetry: Telemetry,
     tasks: TaskTracker,
     stop: CancellationToken,
-    /// The messages of which acknowledgements are awaited.
+    /// The messages that wait for acknowledgements.
     waiting: DashMap<MessageId, mpsc::Sender<Acknowledgement>>,
-    /// The same, by the callers whose messages they are.
+    /// Bounds the waiting messages, with a share for each holder.
     places: Places,
-    /// Held while a large message is published: more than one would keep the store from rate
-    /// limits.
+    /// Held while a large message is published. Several at once would delay rate limits at the
+    /// store.
     large: Semaphore,
     seen: Mutex<SeenMessages>,
     late: Mutex<LateReplicas>,
@@ -56,20 +56,20 @@ pub struct Relay {
 struct Acknowledgement {
     from: ReplicaId,
     handling: Handling,
-    /// Of a question that was handled.
+    /// The answer to a question that was handled.
     answer: Vec<u8>,
 }
 
 /// Why a message was not handed over.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum RelayError {
-    /// It is larger than `cluster.relay_size`.
+    /// The message is larger than `cluster.relay_size`.
     TooLarge { limit: usize },
     /// The store or the other replica has not answered in time.
     Unreachable,
     /// The other replica reads another version of the messages.
     OtherVersion,
-    /// This replica waits for too many acknowledgements, or the other one has no room.
+    /// This replica waits for too many acknowledgements, or the other replica has no room.
     Overloaded,
 }
 
@@ -91,7 +91,7 @@ pub struct Relayed {
     pub receipt: Receipt,
 }
 
-/// The acknowledgement that a message of another replica is owed.
+/// The acknowledgement that is due for a message of another replica.
 pub struct Receipt {
     relay: Arc<Relay>,
     from: ReplicaId,
@@ -105,7 +105,7 @@ const WAITING: usize = 1024;
 /// Acknowledgements of one message that wait to be read.
 const ACKNOWLEDGEMENTS: usize = 256;
 
-/// Interval in which it is looked whether the replicas that have not answered still live.
+/// Interval in which the relay checks whether replicas that have not answered still live.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// A larger message, in bytes, takes its turn to be published.
@@ -171,7 +171,7 @@ impl Relay {
         self.send(holder, Recipient::All, others.collect(), message).await
     }
 
-    /// Tells all other replicas what one of them may miss.
+    /// Sends a message to all other replicas. A failure is only logged: they can do without it.
     pub async fn tell_all(&self, message: RelayMessage) {
         let kind = message.kind();
         let gateway = Holder::Caller(Caller::new(PROBER));
@@ -206,8 +206,8 @@ impl Relay {
         }
     }
 
-    /// Sends a message to those of `whom` that can read it. If none of them has handled it, another
-    /// one may hold what it is for.
+    /// Sends a message to the replicas of `whom` that can read it. [`RelayError::OtherVersion`]: no
+    /// reader holds the call or connection, so a replica that cannot read the message may hold it.
     async fn send_to_readers(
         &self,
         holder: &Holder,
@@ -260,7 +260,7 @@ impl Relay {
             let Acknowledgement { from, handling, .. } = tokio::select! {
                 Some(acknowledgement) = acknowledged.recv() => acknowledgement,
                 published = &mut publishing, if !is_published => {
-                    // No subscriber received it. A replica that lives may be reconnecting to the
+                    // No subscriber received the message. A live replica may be reconnecting to the
                     // store.
                     match (published?, self.lives(to)) {
                         (0, true) => return Err(RelayError::Unreachable),
@@ -424,7 +424,7 @@ impl Relay {
         self.tasks.spawn(refused.receipt.acknowledge(Handling::Overloaded));
     }
 
-    /// Hands an acknowledgement to the sender of the message, which may have its answer already.
+    /// Hands an acknowledgement to the sender of the message, which may no longer wait for it.
     fn acknowledged(&self, id: MessageId, acknowledgement: Acknowledgement) {
         if let Some(waiting) = self.waiting.get(&id) {
             let _ = waiting.try_send(acknowledgement);
@@ -436,8 +436,8 @@ impl Relay {
         self.seen().resize(share);
     }
 
-    /// Decides whether a message is handled. Only a post would be harmful twice: a response and a
-    /// cancellation find nothing the second time.
+    /// Decides whether a message is handled. Only a post would do harm if handled twice: a second
+    /// response or cancellation finds no call.
     fn admit(
         &self,
         message: &RelayMessage,

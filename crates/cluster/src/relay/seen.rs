@@ -22,21 +22,21 @@ pub(super) struct SeenMessages {
 struct SeenMessage {
     id: MessageId,
     holder: Holder,
-    /// From then on the clock alone refuses the message.
+    /// The time from which on the clock alone refuses the message.
     until: u64,
 }
 
-/// The replicas whose last message had expired: their clock differs, or messages are late. Each is
-/// logged once, until a message of it arrives in time.
+/// The replicas whose last message had expired: their clock differs, or messages are late. Each
+/// replica is logged once, until a message of it arrives in time.
 #[derive(Debug, Default)]
 pub(super) struct LateReplicas(HashSet<ReplicaId>);
 
-/// Most replicas that are remembered as late. Beyond that, none is logged: ids are those of
+/// Most replicas that are remembered as late. Further replicas are not logged: ids are those of
 /// processes, and come and go.
 const MAX_LATE: usize = 256;
 
 impl LateReplicas {
-    /// Notes an expired message; returns whether it is the first since one in time.
+    /// Notes an expired message; returns whether it is the first since the last message in time.
     pub(super) fn note_late(&mut self, replica: ReplicaId) -> bool {
         self.0.len() < MAX_LATE && self.0.insert(replica)
     }
@@ -50,7 +50,7 @@ impl LateReplicas {
 /// Why a message is not handled.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum MessageRejection {
-    /// It has expired, or the clock of its sender differs too much.
+    /// The message has expired, or the clock of its sender differs too much.
     Expired,
     Repeated,
     /// No more ids can be remembered for this holder.
@@ -66,8 +66,8 @@ pub(super) const VALIDITY: Duration = Duration::from_secs(60);
 /// Difference of the clocks of two replicas that does no harm.
 const SKEW: Duration = Duration::from_secs(5);
 
-/// Whether a message that expires at `expires` may be handled: it has not expired, and its end is
-/// not too far away.
+/// Whether a message that expires at `expires` may be handled: it has not expired, and does not
+/// expire too far in the future.
 pub(super) fn is_valid(expires: u64, now: u64) -> bool {
     now <= expires.saturating_add(whole_millis(SKEW)) && expires <= latest(now)
 }
@@ -97,7 +97,7 @@ impl SeenMessages {
         holder: &Holder,
         now: u64,
     ) -> Result<(), MessageRejection> {
-        // All are kept for the longest time, so that the order is the one of their ends.
+        // All ids are kept equally long, so the order of arrival is that of their ends.
         while let Some(oldest) = self.order.front().filter(|oldest| oldest.until < now) {
             self.ids.remove(&oldest.id);
             self.shares.put_back(&oldest.holder, 1);

@@ -1,5 +1,5 @@
-//! The scripts that the store runs in one step. A server that does not know a script (NOSCRIPT, as
-//! after a restart) is taught it.
+//! The scripts that the store runs in one step. They are sent to a server that does not know them
+//! (NOSCRIPT, as after a restart).
 
 use redis::Script;
 
@@ -19,7 +19,7 @@ impl Default for Scripts {
     }
 }
 
-/// The scripts for sign-ins, which also commands without a replica run.
+/// The scripts for sign-ins, which commands run as well.
 pub(super) struct LoginScripts {
     pub change: Script,
     pub release: Script,

@@ -60,9 +60,9 @@ impl StoreConnector {
         Ok(Self { tls: TlsConnector::from(std::sync::Arc::new(tls)), credential, tasks })
     }
 
-    /// Opens a connection, whose messages of channels go to `pushes`. A Sentinel may know no
-    /// credential: where ours is refused, it is tried without one, and a store that demands one
-    /// refuses that in turn.
+    /// Opens a connection, whose channel messages go to `pushes`. A Sentinel may have no password:
+    /// if it refuses the configured credential, the connection is tried without a credential. A
+    /// store that requires one refuses that, too.
     pub(super) async fn open(
         &self,
         server: &StoreServer,
@@ -126,7 +126,7 @@ impl StoreConnector {
     }
 }
 
-/// Whether a server refuses the credential itself, or knows none.
+/// Whether a server refuses the credential, or has no authentication.
 fn is_refusal(error: &RedisError) -> bool {
     error.kind() == ErrorKind::AuthenticationFailed
         || matches!(error.code(), Some("WRONGPASS" | "NOAUTH" | "NOPERM"))

@@ -146,7 +146,7 @@ async fn primary_of(
     let Some((host, port)) = primary else {
         return Err(unusable(&address(server), "no node of the Cluster serves the shard"));
     };
-    // A node that does not know its own address names none: it is the one that was asked.
+    // A node that does not know its address names no host: the primary is then the queried host.
     let host = host.filter(|host| !matches!(host.as_str(), "" | "?"));
     let host = host.unwrap_or_else(|| server.host.clone());
     Ok(StoreServer { host, port, ..server.clone() })

@@ -35,8 +35,8 @@ pub(super) struct Store {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct StoreUnavailable;
 
-/// Operations that time out one after another before the circuit breaker opens. Other failures open
-/// it at once.
+/// Operations in a row that time out before the circuit breaker opens. Other failures open it at
+/// once.
 const TIMEOUTS: u32 = 3;
 
 impl Store {
@@ -115,8 +115,7 @@ impl Store {
         }
     }
 
-    /// Does one operation within `cluster.timeout`. Several that time out, one after another, open
-    /// the circuit breaker.
+    /// Does one operation within `cluster.timeout`. [`TIMEOUTS`] in a row open the circuit breaker.
     pub(super) async fn run<T, F>(
         &self,
         operation: impl FnOnce(MultiplexedConnection) -> F,
@@ -139,7 +138,7 @@ impl Store {
         }
     }
 
-    /// Does one operation that may take longer, because it sends much.
+    /// Does one operation that may take longer, because it sends a large message.
     pub(super) async fn run_within<T, F>(
         &self,
         time: Duration,
@@ -153,7 +152,7 @@ impl Store {
         self.judge(&opened, answer.map_err(|_| StoreUnavailable)?)
     }
 
-    /// Opens the circuit breaker after an answer that every other operation would get, too.
+    /// Opens the circuit breaker after an error that every other operation would get, too.
     fn judge<T>(
         &self,
         opened: &Arc<Opened>,
@@ -206,7 +205,7 @@ fn no_answer(within: Duration) -> String {
     format!("no answer within {within:?} (cluster.timeout)")
 }
 
-/// Whether an answer concerns one operation alone: the next one, or one of another kind, may
+/// Whether an error concerns one operation alone: the next operation may succeed.
 /// succeed.
 fn is_momentary(error: &RedisError) -> bool {
     matches!(

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use redis::{PushInfo, PushKind, Value};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
-/// Messages that wait to be taken. More are dropped: their senders get no acknowledgement.
+/// Messages that wait to be taken. Beyond that they are dropped: senders get no acknowledgement.
 const QUEUE: usize = 1024;
 
-/// Memory for messages until they are handled, in KiB, beside one of the largest.
+/// Memory for messages until they are handled, in KiB, in addition to one of the largest size.
 const MEMORY: usize = 64 << 10;
 
 /// Messages up to this size, in bytes, are bounded by [`QUEUE`] alone.
@@ -38,12 +38,12 @@ pub(super) fn queue(largest: usize) -> (PushSender, mpsc::Receiver<Push>) {
     (PushSender { queue, memory }, receiver)
 }
 
-/// A message that found no room. The connection lives on.
+/// The error for a message that found no room. The connection stays open.
 #[derive(Debug)]
 pub(super) struct Dropped;
 
 impl PushSender {
-    /// Takes a push of the server; all others than messages are dropped.
+    /// Takes a push of the server; pushes that are no messages are dropped.
     pub(super) fn send(&self, push: PushInfo) -> Result<(), Dropped> {
         if push.kind != PushKind::Message {
             return Ok(());
@@ -54,7 +54,7 @@ impl PushSender {
             return Ok(());
         };
         let size = u32::try_from(payload.len().div_ceil(1024)).map_err(|_| Dropped)?;
-        // Small ones are acknowledgements, which must not wait for the messages of others.
+        // Small messages are acknowledgements, which must not wait for other messages.
         let memory = if payload.len() <= SMALL {
             None
         } else {

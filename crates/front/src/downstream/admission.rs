@@ -15,8 +15,8 @@ use domain::fair_share::{FairShare, Holder};
 use domain::fault::TransportFault;
 use upstream::call::result_memory::MessageMemory;
 
-/// The limits of one configuration and their current use. A request that exceeds one is refused at
-/// once, with `Retry-After` over HTTP.
+/// The limits of one configuration and their current use. A request that exceeds a limit is refused
+/// at once, with `Retry-After` over HTTP.
 pub(crate) struct Admission {
     shared: Arc<AdmissionCounters>,
     limits: Limits,
@@ -84,8 +84,8 @@ pub struct AdmissionUsage {
     pub streams: usize,
 }
 
-/// The permit of one notification stream, released on drop. A stream without events for long may be
-/// closed for a new one.
+/// The permit of one notification stream, released on drop. A stream that had no event for long may
+/// be closed for a new stream.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct StreamPermit(PoolLease);
@@ -115,7 +115,7 @@ impl Admission {
         let calls = || FairShare::new(limits.in_flight, limits.share.of(limits.in_flight));
         let memory = Memory::new(&limits);
         let shared = AdmissionCounters {
-            // As many suspended calls again: they use memory, but no time.
+            // As many suspended calls as calls in flight: they use memory, but no CPU time.
             calls: Mutex::new(CallShares { in_flight: calls(), suspended: calls() }),
             kibibytes: Pool::new(memory.total, memory.share, Revokes::Borrowed),
             streams: Pool::new(
@@ -127,8 +127,8 @@ impl Admission {
         Self { shared: Arc::new(shared), limits }
     }
 
-    /// Creates the admission control of the next configuration. What is in use counts against the
-    /// new limits.
+    /// Creates the admission control of the next configuration. Admitted calls, streams and memory
+    /// count against the new limits.
     pub(crate) fn renew(&self, limits: &Limits) -> Self {
         let limits = within(limits, memory::limit());
         let memory = Memory::new(&limits);
@@ -189,9 +189,9 @@ impl Admission {
     }
 
     /// Admits a notification stream. When there is no room, the stream that had no event for
-    /// longest is closed: of the holder itself if it is beyond its share, else of the largest
-    /// holder that has more. Callers that are not authenticated have no limit beside their share,
-    /// as several may have one address.
+    /// longest is closed: of the holder if it is beyond its share, else of the largest holder that
+    /// has more. Unauthenticated callers have no limit but their share, as several may have one
+    /// address.
     pub(crate) fn stream(&self, holder: &Holder) -> Result<StreamPermit, TransportFault> {
         let Limits { streams, streams_per_caller, share, .. } = self.limits;
         let per_holder = match holder {
@@ -207,8 +207,8 @@ impl Admission {
     }
 }
 
-/// The part of the memory of the process that messages may take: as much again may be needed for
-/// requests to upstreams, and for what the allocator keeps.
+/// The divisor for the part of process memory that messages may take. Requests to upstreams and the
+/// allocator may need as much again.
 const PART_OF_PROCESS: u64 = 4;
 
 /// The limits where the process may have `most` bytes of memory. Two of the largest bodies fit.
@@ -225,14 +225,14 @@ fn within(limits: &Limits, most: Option<u64>) -> Limits {
 /// Copies of a message in memory at once: its bytes, and the request that is read from them.
 const COPIES: usize = 2;
 
-/// The part of `in_flight_bytes` that only small bodies can take: one of this many.
+/// Only small bodies can take the last 1/`RESERVE` of `in_flight_bytes`.
 const RESERVE: usize = 8;
 
-/// Bytes of the largest small body: calls with few arguments, and everything about sessions.
+/// Bytes of the largest small body: calls with few arguments, and all messages about sessions.
 const SMALL_BODY: usize = 64 << 10;
 
-/// KiB that a small message, received in one piece, reserves for the results of its calls: most
-/// need no more, and so no second look at what is free.
+/// KiB that a small message, received in one piece, reserves for the results of its calls. Most
+/// results fit, and need no second reservation.
 const RESULT_ROOM: usize = 4;
 
 /// The bounds on memory for messages, in KiB.
@@ -275,8 +275,8 @@ fn kibibytes(size: usize) -> usize {
 pub(crate) struct BodyBudget {
     reserved: Reserved,
     memory: Memory,
-    /// KiB of it that results may take. A message is read before its calls begin, so the copy that
-    /// arrived leaves its room to them.
+    /// KiB of the budget that results may take. A message is read before its calls begin, so the
+    /// received copy leaves its room to the results.
     spare: AtomicUsize,
 }
 

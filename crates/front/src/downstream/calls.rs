@@ -68,7 +68,7 @@ impl PendingCall {
         Self { messages, call, id, dialect, memory, response: None }
     }
 
-    /// Lets the call run in a task of its own, whether or not its events are awaited.
+    /// Moves the call to a separate task, so that it runs whether or not its events are awaited.
     #[must_use]
     pub(crate) fn in_task(self) -> Self {
         Self { call: self.call.in_task(), ..self }
@@ -118,8 +118,8 @@ impl PendingCall {
         self.memory.clone()
     }
 
-    /// Returns a response as one text; `None` for a cancelled call. Without room for what the text
-    /// copies, the call is refused.
+    /// Returns a response as one text; `None` for a cancelled call. Without room for the copied
+    /// text, the call is refused.
     pub(crate) fn text_of(&self, response: CallResponse) -> Option<String> {
         match response {
             CallResponse::Message(message) if self.has_room_for_copy_of(&message) => {

@@ -45,7 +45,7 @@ pub(crate) struct ClientChannel {
     notifications: TaskTracker,
     /// Cancelled when the client has closed its input: notification streams end.
     input_closed: CancellationToken,
-    /// Cancelled when the client no longer reads: everything ends.
+    /// Cancelled when the client no longer reads: the channel ends with all its calls and streams.
     abandoned: CancellationToken,
     /// How long a client may read nothing.
     stall: Duration,
@@ -373,8 +373,7 @@ impl ClientChannel {
         });
         let begun = Instant::now();
         let read_last = || begun.max(self.progress.last());
-        // Others may have been before this message in the queue: what counts is whether the client
-        // reads.
+        // Other messages may be queued before this one: the time since the client last read counts.
         while timeout_at(read_last() + self.stall, adding.as_mut()).await.is_err() {
             if read_last() + self.stall <= Instant::now() {
                 info!(

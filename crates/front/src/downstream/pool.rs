@@ -1,5 +1,5 @@
 //! Pools of a shared, bounded resource that lasts (connections, streams, memory for uploads). When
-//! a pool has no room for a newcomer, it revokes idle leases of those who hold most.
+//! a pool has no room for a newcomer, it revokes idle leases of the holders with the most units.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -19,7 +19,7 @@ pub(crate) struct Pool(Arc<SharedPool>);
 #[derive(Debug)]
 struct SharedPool {
     revokes: Revokes,
-    /// Wakes those who wait for room, when a lease is given back or becomes idle.
+    /// Wakes tasks that wait for room, when a lease is given back or becomes idle.
     changed: Notify,
     /// Time 0 of [`Activity::idle_since`].
     epoch: Instant,
@@ -29,14 +29,13 @@ struct SharedPool {
 /// The leases that a pool revokes when there is no room.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Revokes {
-    /// The longest idle one: of the newcomer itself if it is beyond its share, else of the largest
+    /// The longest idle lease: of the newcomer if it is beyond its share, else of the largest
     /// holder.
     Idle,
-    /// The same, but for a newcomer within its share only of a holder that has more than the
-    /// newcomer then has: holders who come back at once must not push each other out for ever.
+    /// As [`Self::Idle`], but a newcomer within its share displaces only a holder with more than
+    /// the newcomer then has, so that holders who reconnect do not displace each other for ever.
     IdleOfLarger,
-    /// The longest idle ones of a holder that has more than its share, for a newcomer within its
-    /// own.
+    /// The longest idle leases of a holder beyond its share, for a newcomer within its share.
     Borrowed,
 }
 
@@ -299,7 +298,7 @@ impl PoolState {
             };
             let victim = match (revokes, denied) {
                 (Revokes::Idle | Revokes::IdleOfLarger, Denied::OverShare) => {
-                    // One for one: units that the holder has borrowed before stay borrowed.
+                    // One lease replaces another: units that the holder has borrowed stay borrowed.
                     if self.revoke_longest_idle(holder) {
                         self.shares.force(holder, amount);
                         return Ok(());
@@ -323,7 +322,7 @@ impl PoolState {
         }
     }
 
-    /// Returns the holder that has most, of those with more than `least` and an idle lease.
+    /// Returns the largest holder among those with more than `least` units and an idle lease.
     fn largest_with_idle(&self, least: usize) -> Option<Holder> {
         let mut largest: Option<(&Holder, usize)> = None;
         for (holder, held) in self.shares.holders().filter(|(_, held)| *held > least) {
@@ -334,7 +333,7 @@ impl PoolState {
         largest.map(|(holder, _)| holder.clone())
     }
 
-    /// The lease of a holder that is idle longest, and since when.
+    /// The number of the longest idle lease of a holder, and since when it is idle.
     fn longest_idle(&self, holder: &Holder) -> Option<(u64, u64)> {
         let idle_since = |leased: &Leased| leased.activity.idle_since.load(Ordering::Relaxed);
         let leases = self.leases.get(holder)?.iter();
@@ -346,7 +345,7 @@ impl PoolState {
     fn revoke_longest_idle(&mut self, holder: &Holder) -> bool {
         while let Some((number, since)) = self.longest_idle(holder) {
             let Some(leased) = self.leased(holder, number) else { return false };
-            // It may have become busy meanwhile.
+            // The lease may have become busy meanwhile.
             let idle_since = &leased.activity.idle_since;
             let (success, failure) = (Ordering::Relaxed, Ordering::Relaxed);
             if idle_since.compare_exchange(since, REVOKED, success, failure).is_ok() {
@@ -374,7 +373,7 @@ impl PoolState {
         Some(leased)
     }
 
-    /// Panics in debug builds if what a holder has is not counted, or counted twice. The other
+    /// Panics in debug builds if units of the holder are not counted, or counted twice. The other
     /// holders have not changed.
     fn debug_assert_invariants(&self, holder: &Holder) {
         // A lease that is dropped while a test fails must not end the process.

@@ -23,7 +23,7 @@ pub struct ClientConnection {
     pub(super) caller: Caller,
     /// The path of the endpoint, to which cursors and request states are bound.
     endpoint: String,
-    /// Distinguishes the calls of this connection from those of others, also before `initialize`.
+    /// Distinguishes the calls of this connection from those of others, even before `initialize`.
     pub(super) nonce: Nonce,
     pub(super) kind: ConnectionKind,
     /// Cancelled when the client can send nothing more.

@@ -117,8 +117,8 @@ impl Dialect {
         self.revision < Revision::V2025_11_25
     }
 
-    /// Returns whether an unknown method and a missing client capability have an HTTP status of
-    /// their own (MCP 2026-07-28, Streamable HTTP). In the legacy era the status is 200.
+    /// Returns whether an unknown method and a missing client capability have a separate HTTP
+    /// status (MCP 2026-07-28, Streamable HTTP). In the legacy era the status is 200.
     pub fn has_error_status(self) -> bool {
         self.revision.era() == Era::Modern
     }
@@ -403,7 +403,7 @@ impl Dialect {
         }
     }
 
-    /// Writes a result of the upstream of `[passthrough]` as it came, but for what each hop owns.
+    /// Writes a result of the upstream of `[passthrough]`, with the members that each hop sets.
     fn passthrough(self, reply: &PassthroughReply, identity: &ServerIdentity) -> Chunks {
         let from_upstream = reply.result.json();
         let mut splices = Splices::default();
@@ -472,7 +472,7 @@ impl Dialect {
                     meta.text("promptgate/correlationId", &id.to_string());
                 }
             });
-            // A model has tools, and neither a list of prompts nor one of resources.
+            // A model can call tools, but cannot list prompts or resources.
             let message = match fault {
                 Fault::Request(RequestFault::UnknownPrompt) => {
                     "unknown prompt; find it with find_prompt, or list the tools again".into()
@@ -493,7 +493,7 @@ impl Dialect {
         let upstream_result = result.json();
         let mut out = String::with_capacity(upstream_result.text().len() + 1024);
         write_object(&mut out, |result| {
-            // Hosts obey some metadata of tools, so none of an upstream is passed on.
+            // Hosts obey some metadata of tools, so no metadata of an upstream is passed on.
             self.lead(identity, result, |meta| write_own_meta(prompt, meta));
             result.written("content", |out| match upstream_result.get("messages") {
                 Some(messages) => {
@@ -771,7 +771,7 @@ fn write_file(uri: &str, file: &Document, splices: &mut Splices, out: &mut Strin
     });
 }
 
-/// Writes such a file as content of a tool: a text, or an embedded resource.
+/// Writes a file of a skill as content of a tool: a text, or an embedded resource.
 fn write_file_block(uri: &str, file: &Document, splices: &mut Splices, out: &mut String) {
     let text = only_content(file.json()).and_then(|content| content.get("text"));
     write_object(out, |block| {
@@ -792,7 +792,7 @@ fn write_subscription(id: &Id, params: &mut ObjectWriter<'_>) {
     });
 }
 
-/// Appends the elements of a page: tools that stand for prompts, and what the caller may use.
+/// Appends the elements of a page: tools that stand for prompts, and elements the caller may use.
 fn write_page(
     reply: &PassthroughReply,
     page: &PassthroughPage,
@@ -829,7 +829,7 @@ fn write_rest_meta(reply: &PassthroughReply, meta: &mut ObjectWriter<'_>) {
 fn write_prompt_meta(prompt: &PromptReply, meta: &mut ObjectWriter<'_>) {
     if let Some(upstream_meta) = prompt.result.json().get("_meta") {
         meta::write_foreign(upstream_meta, meta);
-        // Versions are of libraries and stores only, whose results the gateway itself makes.
+        // Only libraries and stores have versions; the gateway itself makes their results.
         let config = upstream_meta.get(meta::CONFIG).filter(|_| prompt.origin.version.is_some());
         if let Some(config) = config {
             meta.json(meta::CONFIG, config.text());
@@ -860,7 +860,7 @@ fn write_origin(origin: &ResultOrigin, meta: &mut ObjectWriter<'_>) {
     let upstream = origin.upstream.as_str();
     meta.text("promptgate/upstream", upstream).text("promptgate/digest", &origin.digest);
     if let Some(version) = &origin.version {
-        // As in the definition of the prompt.
+        // The member has the same name as in the definition of the prompt.
         meta.text("version", &version.version);
         if let Some(label) = &version.label {
             meta.text("label", label);

@@ -273,9 +273,9 @@ impl LegacySessions {
         self.with_upstreams(stream, endpoint, connection.nonce, is_resumed)
     }
 
-    /// Adds what comes from upstreams: completed URL elicitations, and changes of `[passthrough]`.
-    /// Here nothing is subscribed to, so a reconnect with other capabilities is announced as well.
-    /// `is_resumed`: the client had a stream for the session before.
+    /// Adds notifications of upstreams: completed URL elicitations, and changes of `[passthrough]`.
+    /// A reconnect with other capabilities is announced as well, since the legacy stream subscribes
+    /// to no resource. `is_resumed`: the client had a stream for the session before.
     fn with_upstreams(
         &self,
         stream: NotificationStream,

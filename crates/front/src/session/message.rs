@@ -151,7 +151,7 @@ pub(super) struct ReplyContext {
     pub capabilities: ClientCapabilities,
     pub mode: ServerRequestMode,
     /// The least severe log messages that a modern request asks for. In the legacy era the session
-    /// has asked for them.
+    /// sets the level.
     pub log_level: Option<LogLevel>,
 }
 

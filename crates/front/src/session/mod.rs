@@ -69,8 +69,8 @@ pub struct SessionSharedState {
     url_elicitations: PendingUrlElicitations,
     streams: NewestStreams,
     failure_lines: FailureLines,
-    /// The levels that `logging/setLevel` has set, by session or connection. A forgotten one costs
-    /// its client the log messages.
+    /// The levels that `logging/setLevel` has set, by session or connection. If a level is evicted,
+    /// the client gets no log messages.
     log_levels: Cache<Nonce, LogLevel>,
     /// `None`: this replica stands alone.
     cluster: Option<Arc<ClusterMember>>,
@@ -103,7 +103,7 @@ impl SessionSharedState {
         }
     }
 
-    /// The state of one of several replicas.
+    /// Adds the cluster, for a replica among several.
     pub fn in_cluster(self, cluster: Arc<ClusterMember>) -> Self {
         let server_requests = PendingServerRequests::of_replica(cluster.id());
         Self { server_requests, cluster: Some(cluster), ..self }
@@ -126,7 +126,7 @@ impl SessionSharedState {
                 let cancel = |id| self.in_flight.cancel(Nonce::from_bytes(*session), id);
                 id.is_some_and(cancel)
             }
-            // Of a connection, which the transport holds.
+            // The transport holds the connection to which a post belongs.
             RelayMessage::Post { .. }
             | RelayMessage::Question { .. }
             | RelayMessage::Hint { .. }
@@ -198,8 +198,8 @@ impl Sessions {
         self.shared.cluster.as_ref()
     }
 
-    /// Reads an upstream again, soon, here and on the other replicas, since it says that it has
-    /// changed. A replica that misses it finds out by polling.
+    /// Schedules an early read of an upstream, here and on the other replicas, after a hint that it
+    /// has changed. A replica that misses the message finds the change by polling.
     pub(crate) fn hint(&self, upstream: &str) {
         self.calls.router.hint(upstream);
         if let Some(cluster) = self.cluster().cloned() {

@@ -24,8 +24,8 @@ use telemetry::{End, ServerAttributes, ServerOperation};
 /// Messages of one batch: the response is one message, and waits for the slowest.
 const MAX_BATCH: usize = 100;
 
-/// Longest time that `server/discover` waits for the first lists after the start. A client that
-/// is told of no skills then asks for none.
+/// Longest time that `server/discover` waits for the first lists after the start. A client that was
+/// told of no skills never asks for skills.
 const LISTS_AWAITED: Duration = Duration::from_secs(1);
 
 impl Sessions {
@@ -124,7 +124,7 @@ impl Sessions {
             })?;
         }
         if method == DISCOVER {
-            // Whether there are skills is known once the lists are.
+            // Whether there are skills is unknown before the first lists.
             let settled = Instant::now() + LISTS_AWAITED;
             rare(self.endpoints.router.lists().settled(settled)).await;
         }

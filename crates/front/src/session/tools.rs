@@ -1,7 +1,7 @@
-//! Requests for tools, resources and skills. The gateway has no tools of its own: they stand for
-//! prompts and skills. Its resources are the files of skills, and links in prompts. The rest goes
-//! to the upstream of `[passthrough]`; without one, hosts that ask every server for all lists get
-//! empty ones.
+//! Requests for tools, resources and skills. The tools of the gateway stand for prompts and skills.
+//! Its resources are the files of skills, and links in prompts. All other requests go to the
+//! upstream of `[passthrough]`; without one, hosts that ask every server for all lists get empty
+//! lists.
 
 use std::borrow::Cow;
 
@@ -48,15 +48,15 @@ pub(super) struct ServedMethods<'a> {
     pub empty_lists: bool,
     pub router: &'a Router,
     pub endpoint: &'a str,
-    /// The upstream for what is not prompts.
+    /// The upstream of pass-through requests (`[passthrough]`).
     pub passthrough: Option<PassthroughUpstream<'a>>,
     /// The pseudonym of the installation.
     pub pseudonym: &'a str,
 }
 
 impl ServedMethods<'_> {
-    /// Whether the endpoint has skills, or may have some once all upstreams have reported. Those of
-    /// its caller may be fewer.
+    /// Whether the endpoint has skills, or may have some once all upstreams have reported. A caller
+    /// may see fewer skills, or no skill.
     fn may_have_skills(self) -> bool {
         self.router.catalog().pending || self.router.may_have_skills(self.endpoint)
     }
@@ -164,8 +164,8 @@ impl ServedMethods<'_> {
         }
     }
 
-    /// Whether a request goes to the upstream of `[passthrough]`. Calls of the tools that stand for
-    /// prompts, files of skills and links do not.
+    /// Whether a request goes to the upstream of `[passthrough]`. Calls of tools that stand for
+    /// prompts, and reads of skill files and links, stay at the gateway.
     fn goes_to_rest(self, method: &str, params: Option<Json<'_>>, caller: &Caller) -> bool {
         let Some(passthrough) = self.passthrough else { return false };
         let is_ours = match (Method::parse(method), ForeignMethod::parse(method)) {
@@ -182,8 +182,8 @@ impl ServedMethods<'_> {
         !is_ours && passthrough.capabilities().takes(method, params)
     }
 
-    /// Whether a `resources/read` is for a file of a skill. Beside an upstream of `[passthrough]`
-    /// without skills, only one that is listed is: the others are resources of that upstream.
+    /// Whether a `resources/read` is for a file of a skill. If an upstream of `[passthrough]` has
+    /// no skills, only listed skills count: other such URIs are resources of that upstream.
     fn is_of_skill(self, params: Option<Json<'_>>) -> bool {
         let uri = uri_of(params).filter(|uri| skill::has_scheme(uri));
         let Some(uri) = uri else { return false };
@@ -214,10 +214,10 @@ impl ServedMethods<'_> {
         }
     }
 
-    /// Returns the tool that a `tools/call` names. Where each prompt has a tool, a name that stands
-    /// for no prompt is treated as that of an unknown prompt, so that it cannot be distinguished
-    /// from one that the caller may not use. The pair can be called there, too: a client may have
-    /// listed it while there were more prompts than `tools_max`.
+    /// Returns the tool that a `tools/call` names. Where each prompt has a tool, a name without a
+    /// prompt is treated as an unknown prompt, so that callers cannot distinguish it from a prompt
+    /// that they may not use. Finding and using by name stays callable there: a client may have
+    /// listed these two tools while there were more prompts than `tools_max`.
     fn prompt_tool(self, params: Option<Json<'_>>) -> Option<PromptTool> {
         let Self { exposure, .. } = self;
         let name = params.filter(|_| exposure.tools)?.get("name")?.as_str()?;
@@ -270,8 +270,8 @@ enum PromptTool {
 }
 
 /// Whether a tool reports a fault as its result, for the model to read: a mistake in its arguments,
-/// or a failure of the upstream. What concerns the client rather than the model stays an error:
-/// credentials, limits, and the pages that a user must visit first.
+/// or a failure of the upstream. Faults for the client stay errors: credentials, limits, and the
+/// pages that a user must visit first.
 pub(super) fn is_tool_result(fault: &Fault) -> bool {
     match fault {
         Fault::Request(

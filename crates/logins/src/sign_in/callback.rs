@@ -28,7 +28,7 @@ pub struct Callback {
     arrivals: mpsc::Sender<Arrival>,
 }
 
-/// A browser that has returned. It waits for a page.
+/// A browser that has returned, and waits for a page.
 pub struct Arrival {
     /// The query of the address.
     pub query: String,
@@ -48,7 +48,7 @@ impl Arrival {
         let _ = self.answer.send((StatusCode::OK, Page { title: "Signed in", text }));
     }
 
-    /// Shows why it has not.
+    /// Shows why the sign-in has failed.
     pub fn refuse(self, why: &str) {
         let text = format!("{why}. The terminal in which you began says more.");
         let _ = self.answer.send((StatusCode::BAD_REQUEST, Page { title: "Not signed in", text }));
@@ -95,7 +95,7 @@ async fn answer(
     arrivals: mpsc::Sender<Arrival>,
     address: SocketAddr,
 ) -> Result<Response<Full<Bytes>>, Infallible> {
-    // Another name for this address is that of a page that wants to be taken for this one (DNS
+    // A page of another site may use another name for this address, to be taken for this page (DNS
     // rebinding).
     let host = request.headers().get(HOST).and_then(|host| host.to_str().ok());
     let is_here = host.is_some_and(|host| host == address.to_string());
@@ -124,7 +124,7 @@ fn page(status: StatusCode, Page { title, text }: &Page) -> Response<Full<Bytes>
     *response.status_mut() = status;
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
-    // The address has the code: it is neither kept nor handed on.
+    // The address contains the code: browsers must neither store it nor hand it on.
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     headers.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));

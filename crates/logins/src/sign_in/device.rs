@@ -22,19 +22,19 @@ pub struct DeviceFlow {
     pub user_code: String,
     /// The page on which the operator types it.
     pub verification_uri: String,
-    /// The same with the code in it, where the provider has that.
+    /// The URL of that page with the code in it, where the provider has such a URL.
     pub complete_uri: Option<String>,
     interval: Duration,
     ends_at: Instant,
 }
 
-/// The time between two questions where the provider names none (section 3.2).
+/// The time between two requests where the provider names none (section 3.2).
 const DEFAULT_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The increase of the interval by each `slow_down` (section 3.5).
 const SLOWER: Duration = Duration::from_secs(5);
 
-/// The longest time between two questions that is obeyed.
+/// The longest time between two requests that is obeyed.
 const MAX_INTERVAL: Duration = Duration::from_secs(60);
 
 impl DeviceFlow {
@@ -85,7 +85,7 @@ impl DeviceFlow {
         })
     }
 
-    /// Asks until the operator has agreed (sections 3.4 and 3.5).
+    /// Polls until the operator has agreed (sections 3.4 and 3.5).
     ///
     /// # Errors
     /// The operator has refused, or the code has expired.
@@ -114,7 +114,7 @@ impl DeviceFlow {
                     Some("expired_token") => {
                         return Err("the code has expired; start again".to_owned());
                     }
-                    // A provider that was away for a moment is asked again (section 3.5).
+                    // A provider that did not answer in time is polled again (section 3.5).
                     _ if refusal.fault == TokenFault::ProviderTimeout => {
                         interval = (interval * 2).min(MAX_INTERVAL);
                     }

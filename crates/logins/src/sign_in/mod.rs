@@ -37,7 +37,7 @@ pub struct Provider {
     egress: Egress,
 }
 
-/// The gateway as a client, before it has proved anything.
+/// The gateway as a registered client.
 #[derive(Clone)]
 pub struct Registered {
     pub id: String,
@@ -47,7 +47,7 @@ pub struct Registered {
 }
 
 impl Provider {
-    /// Asks the upstream, without a token, which authorization server issues tokens for it.
+    /// Discovers the authorization server of an upstream by a request without a token.
     ///
     /// # Errors
     /// The reason, for the operator.
@@ -85,7 +85,7 @@ impl Provider {
     /// documents, or else by dynamic registration.
     ///
     /// # Errors
-    /// The authorization server takes none of them, or refuses.
+    /// The authorization server accepts no kind of registration, or refuses.
     pub async fn client(
         &self,
         login: &config::Login,
@@ -113,9 +113,9 @@ impl Provider {
             .await
     }
 
-    /// Returns the scope to request: the wanted one, or else that of the upstream's challenge or
-    /// metadata (MCP 2025-11-25, scope selection strategy). A refresh token needs a scope of its
-    /// own at some providers.
+    /// Returns the scope to request: the wanted scope, or else that of the upstream's challenge or
+    /// metadata (MCP 2025-11-25, scope selection strategy). Some providers issue a refresh token
+    /// only for an additional scope.
     fn scope(&self, wanted: Option<&str>) -> Option<String> {
         let offered = || (!self.resource.scopes.is_empty()).then(|| self.resource.scopes.join(" "));
         let scope = wanted.map(str::to_owned);

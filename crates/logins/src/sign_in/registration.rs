@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use super::Registered;
 use net::egress::Egress;
 
-/// Returns the metadata of a native client (RFC 7591, section 2; RFC 8252). Without a redirect URI
-/// it uses the device flow.
+/// Returns the metadata of a native client (RFC 7591, section 2; RFC 8252). A client without a
+/// redirect URI uses the device flow.
 pub(super) fn metadata(redirect_uri: Option<&str>) -> Value {
     let mut metadata = json!({
         "client_name": "promptgate",
@@ -60,8 +60,8 @@ pub(super) async fn register(
     read(&response).ok_or_else(|| format!("{endpoint}: the response has no client_id"))
 }
 
-/// Returns how the client authenticates: not at all, unless the authorization server supports only
-/// secrets (`token_endpoint_auth_methods_supported`; RFC 8414, section 2).
+/// Returns the authentication method of the client: `none`, unless the authorization server
+/// supports only secrets (`token_endpoint_auth_methods_supported`; RFC 8414, section 2).
 fn method(supported: &[String]) -> &str {
     let known = ["none", "client_secret_basic", "client_secret_post"];
     known.into_iter().find(|known| supported.iter().any(|own| own == known)).unwrap_or("none")

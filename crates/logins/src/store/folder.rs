@@ -14,7 +14,7 @@ use config::durable_file;
 /// A folder of sealed sign-ins.
 pub struct Folder(PathBuf);
 
-/// The ending of a login's file; before it stands the id of the upstream.
+/// The extension of a login's file; its stem is the id of the upstream.
 const ENDING: &str = "login";
 
 impl Folder {
@@ -32,7 +32,7 @@ impl Folder {
         }
     }
 
-    /// Keeps a sealed text in place of the one before. It is on the disk afterwards.
+    /// Replaces the sealed text of an upstream, and syncs it to the disk.
     pub(super) fn write(&self, upstream: &str, sealed: &str) -> Result<(), StoreError> {
         self.create()?;
         let path = self.path(upstream);
@@ -77,7 +77,7 @@ impl Folder {
     }
 
     /// Removes the files that were not used for `idle`, except those of the upstreams `in_use`.
-    /// Returns their upstreams.
+    /// Returns the upstreams of the removed files.
     pub(super) fn forget_idle(
         &self,
         in_use: &[String],
@@ -97,7 +97,7 @@ impl Folder {
             };
             match self.forget(upstream, &path, |used| is_idle(now, used, idle)) {
                 Ok(true) => forgotten.push(upstream.to_owned()),
-                // One that is locked is in use.
+                // A locked file is in use.
                 Ok(false) | Err(StoreError::Busy(_)) => {}
                 Err(error) => warn!(upstream, %error, "an unused sign-in cannot be removed"),
             }
@@ -105,7 +105,7 @@ impl Folder {
         Ok(forgotten)
     }
 
-    /// Removes a file of an upstream if it is idle. Returns whether it was.
+    /// Removes the file of an upstream if it is idle. Returns whether it was idle.
     fn forget(
         &self,
         upstream: &str,
@@ -116,7 +116,7 @@ impl Folder {
         if !used().is_some_and(&is_idle) {
             return Ok(false);
         }
-        // With the lock, another process may have used it by now.
+        // Checked again with the lock: another process may have used the file by now.
         let _lock = self.lock(upstream, Duration::ZERO)?;
         if !used().is_some_and(&is_idle) {
             return Ok(false);
@@ -150,7 +150,7 @@ fn upstream_of(path: &Path) -> Option<&str> {
     name.strip_suffix(ENDING)?.strip_suffix('.')
 }
 
-/// Whether a login that was used last at `used` is forgotten at `now`. One that was used in the
+/// Whether a login that was used last at `used` is forgotten at `now`. A login that was used in the
 /// future, by a clock that was set back since, is kept.
 fn is_idle(now: SystemTime, used: SystemTime, idle: Duration) -> bool {
     now.duration_since(used).is_ok_and(|unused| unused >= idle)

@@ -52,7 +52,7 @@ enum HeldLock {
 pub enum StoreError {
     #[error("{}: {error}", path.display())]
     Io { path: PathBuf, error: io::Error },
-    /// It was altered, or the key that it was sealed with is gone.
+    /// The text was altered, or its key is gone.
     #[error(
         "{place} was not sealed with a key of server.seal_key: add the key that was used, or sign in again with \
          `promptgate login {upstream}`"
@@ -66,8 +66,8 @@ pub enum StoreError {
     Interrupted(String),
 }
 
-/// The longest time for which a process renews a login, and for which others wait: a token request
-/// takes ten seconds at most.
+/// The longest time for which a process renews a login, and for which other processes wait: a token
+/// request takes ten seconds at most.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(15);
 
 impl LoginStore {
@@ -131,7 +131,7 @@ impl LoginStore {
     }
 
     /// Forgets the logins that were not used for `logins.idle`, except those of the upstreams
-    /// `in_use`. Returns their upstreams; none in the store of a cluster, which forgets by itself.
+    /// `in_use`, and returns their upstreams. The store of a cluster forgets logins by itself.
     pub(crate) async fn forget_idle(
         &self,
         in_use: &[String],
@@ -167,7 +167,7 @@ impl LoginStore {
 }
 
 impl LoginLock<'_> {
-    /// Keeps a login of the locked upstream in place of the one before.
+    /// Replaces the login of the locked upstream.
     ///
     /// # Errors
     /// When it cannot be written, or the lock has expired meanwhile.

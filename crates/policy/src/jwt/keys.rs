@@ -43,7 +43,7 @@ struct FetchedKeys {
 pub(super) enum NoKey {
     /// The issuer does not publish such a key.
     Unknown,
-    /// The keys of the issuer are not known at present.
+    /// The keys of the issuer are unknown at present.
     Unavailable,
 }
 
@@ -58,13 +58,13 @@ impl IssuerKeys {
         Self { state: watch::Sender::default(), wanted: Notify::new(), jwt: jwt.clone() }
     }
 
-    /// The keys that are known, by another configuration of the same issuer.
+    /// Returns the key store of another configuration of the same issuer, with the known keys.
     pub(super) fn renew(&self, jwt: &Jwt) -> Self {
         let state = watch::Sender::new(self.state.borrow().clone());
         Self { state, ..Self::new(jwt) }
     }
 
-    /// Fetches the keys now and whenever they expire or an unknown one is named, until `stop`.
+    /// Fetches the keys now and whenever they expire or a token names an unknown key, until `stop`.
     pub(super) async fn keep(&self, stop: CancellationToken) {
         let egress = match Egress::new(
             CONNECT,

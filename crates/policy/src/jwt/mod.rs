@@ -41,7 +41,7 @@ pub struct TakenIds {
 struct Good {
     caller: Caller,
     expires: UnixSeconds,
-    /// The fetch of the keys that it was validated with; after another fetch it is validated again.
+    /// The fetch of the keys that validated the token; after another fetch it is validated again.
     generation: Instant,
 }
 
@@ -65,8 +65,8 @@ impl Tokens {
         }
     }
 
-    /// The validator of another configuration. It keeps the keys that were fetched if they are
-    /// those of the same issuer.
+    /// The validator of another configuration, which keeps the fetched keys if the issuer is the
+    /// same.
     pub(crate) fn renew(&self, auth: &config::Auth, jwt: &Jwt) -> Self {
         let renewed = Self::new(auth, jwt);
         if self.jwt == *jwt {
@@ -257,8 +257,8 @@ fn why(kind: &ErrorKind) -> TransportFault {
     })
 }
 
-/// The texts of a claim: a list, or one text, split at blanks if `splits`. An absent claim holds
-/// none.
+/// The texts of a claim: a list, or one text, split at blanks if `splits`. An absent claim has no
+/// texts.
 fn words(claim: Option<&Value>, splits: bool) -> Option<Vec<String>> {
     let words: Vec<String> = match claim {
         None | Some(Value::Null) => Vec::new(),

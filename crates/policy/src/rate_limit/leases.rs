@@ -34,8 +34,7 @@ struct BucketLease {
     is_asking: bool,
 }
 
-/// A request that needs cells of the store. Dropping it without an answer gives its leased cells
-/// back.
+/// A request for cells of the store. Dropping it without an answer gives its leased cells back.
 pub(super) struct LeaseRequest<'a> {
     leases: &'a Leases,
     buckets: &'a [Bucket],
@@ -52,7 +51,7 @@ struct BucketRequest {
     /// The index of the bucket.
     index: usize,
     cells: u32,
-    /// Whether the request asks for a lease; those beside it ask for themselves alone.
+    /// Whether the request asks for a lease; concurrent requests ask for one cell only.
     is_lease: bool,
 }
 
@@ -62,7 +61,7 @@ impl Leases {
     }
 
     /// Uses a leased cell of each bucket that has one. Returns the request to the store for the
-    /// others; `None` if all have one.
+    /// other buckets; `None` if all have a leased cell.
     pub(super) fn take<'a>(
         &'a self,
         buckets: &'a [Bucket],
@@ -81,7 +80,7 @@ impl Leases {
                 Some(lease) if lease.is_asking => None,
                 Some(lease) => {
                     lease.is_asking = true;
-                    // Twice as many as were used up before their end; else as many as were used.
+                    // Twice the used cells if the lease was used up before its end, else once.
                     let factor = if lease.until > now { 2 } else { 1 };
                     let most = self.most(bucket.quota);
                     Some(lease.used.saturating_mul(factor).clamp(1, most))
@@ -105,7 +104,7 @@ impl Leases {
         Some(request)
     }
 
-    /// The most cells of one lease: those that come free while it lasts.
+    /// The most cells of one lease: as many as become free during the lease.
     fn most(&self, quota: Quota) -> u32 {
         let cells = self.lease.as_nanos().div_ceil(quota.interval.as_nanos().max(1));
         u32::try_from(cells).unwrap_or(u32::MAX).clamp(1, quota.burst.get())
@@ -124,7 +123,7 @@ impl LeaseRequest<'_> {
         self.wanted[take].index
     }
 
-    /// Keeps the cells that the store gave. One of each bucket is used by this request.
+    /// Keeps the cells that the store granted. This request uses one cell of each bucket.
     pub(super) fn grant(self, cells: &[u32]) {
         let until = self.at + self.leases.lease;
         let mut locked = self.leases.leases.lock(self.buckets);

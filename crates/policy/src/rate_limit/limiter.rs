@@ -43,7 +43,7 @@ impl<K: Clone + Eq + Hash> Limiter<K> {
     /// Takes one cell.
     ///
     /// # Errors
-    /// The time until the bucket has a cell, if it is empty; then none was taken.
+    /// The time until the bucket has a cell, if it is empty; then no cell was taken.
     pub fn take(&self, key: K) -> Result<(), Duration> {
         self.draw(key, Draw::Take)
     }

@@ -44,9 +44,9 @@ pub(crate) struct RateLimits {
 
 /// The buckets that requests are counted in after authentication.
 enum Buckets {
-    /// Of this process alone.
+    /// The buckets of this process alone.
     Local(LocalBuckets),
-    /// Of all replicas.
+    /// The buckets that all replicas share.
     Shared(Box<SharedBuckets>),
 }
 
@@ -90,8 +90,8 @@ pub(crate) struct Counted<'a> {
 /// Name of the limit of cancellations.
 const CANCELLATIONS: &str = "cancellations";
 
-/// Cancellations of one caller that go to all other replicas: a hundred a second, and as many as
-/// are sent in ten seconds at once. Each costs the store two messages for each replica.
+/// Cancellations of one caller that go to all other replicas: a hundred a second, and a burst of
+/// ten seconds' worth. Each cancellation costs the store two messages for each replica.
 const CANCELLATION_QUOTA: Quota =
     Quota { interval: Duration::from_millis(10), burst: NonZeroU32::new(1000).expect("not zero") };
 
@@ -152,7 +152,7 @@ impl RateLimits {
         taken.map_err(|empty| refusal(limits().chain(limits()), empty))
     }
 
-    /// Counts the cancellation of a call that is not on this replica, which goes to all others. No
+    /// Counts the cancellation of a call that is not on this replica, and so goes to all others. No
     /// configured limit counts notifications.
     pub(crate) fn take_cancellation(&self, holder: &Holder) -> Result<(), TransportFault> {
         let taken = self.cancellations.take(holder.clone());
@@ -268,7 +268,7 @@ fn refusal<'a>(
 impl RateLimit {
     fn applies(&self, counted: Counted<'_>, target: Option<CallTarget<'_>>) -> bool {
         let config = &self.config;
-        // A list of the gateway names nothing.
+        // A list request of the gateway has no target.
         let has_target = match counted.request {
             Countable::Call(method) => !method.is_list(),
             request => matches!(request, Countable::Passthrough(_)),

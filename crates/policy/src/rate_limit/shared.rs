@@ -102,8 +102,8 @@ impl<S: SharedStore> SharedBuckets<S> {
         }
     }
 
-    /// The bucket that stays empty for longest, of those that are known to be empty: no other
-    /// replica can have filled one.
+    /// The bucket that stays empty for longest, among the known empty buckets. No other replica can
+    /// have filled one.
     fn known_empty(&self, buckets: &[Bucket], generation: u64, now: Instant) -> Option<Exhausted> {
         let mut locked = self.empty.lock(buckets);
         let wait = |index| {

@@ -1,4 +1,4 @@
-//! The difference between what is approved and what is offered, as people read it.
+//! The difference between the approved and the offered version, rendered for people.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ pub(super) struct Change {
 /// The change as people read it.
 #[derive(Default)]
 pub(super) enum ChangeContent {
-    /// Nothing differs, or it is too long to be read here.
+    /// The versions are equal, or the difference is too long for the page.
     #[default]
     None,
     /// Nothing was approved before.
@@ -35,7 +35,7 @@ pub(super) enum ChangeContent {
 static DIFFERENCES: Semaphore = Semaphore::const_new(1);
 
 impl Change {
-    /// Compares what is offered with what is approved; the patch has at most `rows` lines.
+    /// Compares the offered version with the approved one; the patch has at most `rows` lines.
     pub(super) async fn of(state: &Arc<AdminState>, examined: Arc<Examined>, rows: usize) -> Self {
         let approvals = state.approvals.clone();
         let turn = DIFFERENCES.acquire().await.ok();

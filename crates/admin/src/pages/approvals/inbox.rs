@@ -1,11 +1,11 @@
-//! The prompts that wait for a decision, beside the one that is looked at.
+//! The prompts that wait for a decision, listed around the current prompt.
 
 use crate::state::AdminState;
 use catalog::approval::ApprovalRow;
 use catalog::snapshot::Catalog;
 use domain::approval::{Approval, Attribution};
 
-/// A part of what waits, around one prompt.
+/// A part of the waiting prompts, around one prompt.
 #[derive(Default)]
 pub(super) struct Inbox {
     pub rows: Vec<InboxRow>,
@@ -59,8 +59,8 @@ fn waiting(catalog: &Catalog) -> Vec<&ApprovalRow> {
     waiting
 }
 
-/// Returns the name of the prompt that waits behind the last of those that were decided on, or the
-/// first one that waits. They may still wait in this snapshot.
+/// Returns the first waiting prompt after the last name in `decided`, else the first waiting
+/// prompt. The prompts in `decided` may still wait in this snapshot.
 pub(crate) fn next_waiting(state: &AdminState, decided: &[String]) -> Option<String> {
     let catalog = state.router.catalog();
     let waiting = waiting(&catalog);

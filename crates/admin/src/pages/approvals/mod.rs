@@ -63,7 +63,7 @@ const PAGE: usize = 50;
 /// The value of the parameter `state` for prompts without a decision.
 const WAITING: &str = "waiting";
 
-/// Returns the prompts that match the parameters `q`, `state` and `upstream`; those that wait come
+/// Returns the prompts that match the parameters `q`, `state` and `upstream`, waiting prompts
 /// first.
 pub(super) fn approvals(
     state: &AdminState,

@@ -37,17 +37,17 @@ pub(crate) struct ApprovalPage {
     places: Vec<String>,
     /// Why an approval would cover the definition alone; `None` if texts are compared, too.
     unseen: Option<String>,
-    /// The parts that an approval compares, and those that it does not.
+    /// The parts that an approval compares, and the parts that it does not compare.
     covers: [&'static str; 2],
-    /// Texts that the upstream has given otherwise.
+    /// Texts that the upstream returned at another time.
     seen_otherwise: Vec<SeenOtherwise>,
-    /// Texts that callers got, and that fit no approved one.
+    /// Texts that callers got, and that match no approved text.
     variants: Vec<FoundVariant>,
     is_approved: bool,
     has_previous: bool,
     /// The first approval, where two people must approve.
     first: Option<Decided>,
-    /// Its callers of the last week.
+    /// The callers that used the prompt in the last week.
     uses: RecentUses,
     can_decide: bool,
     csrf: String,
@@ -83,7 +83,7 @@ impl ApprovalPage {
         }
     }
 
-    /// Whether something is offered that is not approved so.
+    /// Whether the offered version differs from the approved one.
     fn has_news(&self) -> bool {
         self.line.is_waiting || self.change.as_ref().is_none_or(|change| !change.is_empty())
     }

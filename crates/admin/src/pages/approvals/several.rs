@@ -34,12 +34,12 @@ struct SummaryRow {
     removed: usize,
     /// The parts that an approval compares.
     class: &'static str,
-    /// Why it is decided on its own page.
+    /// Why the prompt cannot be decided on together with others.
     alone: Option<String>,
 }
 
 impl SeveralPage {
-    /// How many can be decided on here.
+    /// The number of prompts that can be decided on here.
     fn ready(&self) -> usize {
         self.rows.iter().filter(|row| row.alone.is_none()).count()
     }

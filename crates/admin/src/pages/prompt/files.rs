@@ -27,7 +27,7 @@ pub(super) struct FilesTab {
     chosen: String,
     /// `None` for visitors who read no texts.
     shown: Option<ShownFile>,
-    /// Whether another version than the one that is served waits for a decision.
+    /// Whether a version other than the served one waits for a decision.
     is_waiting: bool,
 }
 
@@ -44,7 +44,7 @@ pub(in crate::pages) struct FileRow {
 
 /// The text of a file.
 struct ShownFile {
-    /// Its approval, if these bytes are approved: by and at. Otherwise the upstream was asked.
+    /// Who approved these bytes, and when; `None` if the text was fetched from the upstream.
     approved: Option<(String, String)>,
     /// The text, or why it cannot be had.
     text: Result<String, String>,
@@ -128,7 +128,7 @@ async fn shown(looked: &Looked<'_>, file: &FileRow) -> PageResult<ShownFile> {
         let text = timeout_at(request.until, reading).await.map_err(|_| PageError::late())?;
         return Ok(ShownFile::of(text, None));
     };
-    // Of all files of the version only this one is read.
+    // Drops the texts and the other files, so that only the chosen file is read.
     let mut version = Version { texts: Default::default(), ..decided.version.clone() };
     version.files.retain(|path, _| **path == *file.path);
     let approvals = state.approvals.clone();

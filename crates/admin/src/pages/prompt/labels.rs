@@ -1,5 +1,5 @@
-//! Versions and labels of a library prompt: which one this is, who moved labels, and what differs
-//! between two.
+//! Versions and labels of a library prompt: the version of the page, the moves of labels, and the
+//! difference between two versions.
 
 use askama::Template;
 use serde_json::Value;
@@ -104,7 +104,7 @@ fn label_rows(prompt: &LabelledPrompt) -> Vec<LabelRow> {
     prompt.versions.labels.iter().map(row).collect()
 }
 
-/// The two that the parameters `left` and `right` choose, or else the first ones.
+/// The two versions that the parameters `left` and `right` choose, or else the first two.
 fn between(looked: &Looked<'_>, choices: &[String]) -> Option<(String, String)> {
     let [first, second, ..] = choices else { return None };
     let chosen = |key: &str, usual: &String| {

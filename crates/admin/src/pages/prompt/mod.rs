@@ -88,7 +88,7 @@ struct Looked<'a> {
     visitor: &'a Visitor,
     name: &'a str,
     item: &'a ListedItem,
-    /// `None` without approvals, and for one that has just come.
+    /// `None` without approvals, and for a prompt that was just added.
     row: Option<ApprovalRow>,
     definition: &'a Definition,
 }

@@ -25,7 +25,7 @@ pub(super) struct TextTab {
 enum ShownText {
     /// Visitors of this role read no texts.
     Hidden,
-    /// Approvals of its upstream are off, so the gateway has not asked for it.
+    /// Approvals of its upstream are off, so the gateway has not fetched the text.
     Unknown,
     Approved {
         by: String,
@@ -49,7 +49,7 @@ impl TextTab {
     }
 }
 
-/// Returns the text. Where approvals are on and none is given, the upstream is asked for it.
+/// Returns the text. Where approvals are on and have no text, it is fetched from the upstream.
 pub(super) async fn text(looked: &Looked<'_>) -> PageResult<TextTab> {
     Ok(TextTab {
         name: looked.name.to_owned(),

@@ -19,7 +19,7 @@ use audit::search::{Find, LogEntry};
 pub(super) struct TryTab {
     name: String,
     arguments: Vec<ArgumentRow>,
-    /// Whether the visitor may.
+    /// Whether the visitor may try the prompt.
     is_offered: bool,
     csrf: String,
     /// Callers and groups whose rights can be chosen.

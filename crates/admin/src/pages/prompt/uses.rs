@@ -1,4 +1,4 @@
-//! The tab of uses: how often a prompt or skill was used, by whom, and its latest records.
+//! The tab of uses: the number of uses of a prompt or skill, its callers, and its latest records.
 
 use std::time::Duration;
 

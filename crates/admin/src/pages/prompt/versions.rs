@@ -1,4 +1,4 @@
-//! The tab of versions: each that was approved, and what differs between any two.
+//! The tab of versions: all approved ones, and the difference between two of them.
 
 use askama::Template;
 
@@ -33,7 +33,7 @@ pub(super) struct VersionsTab {
 struct VersionRow {
     /// From 1 for the oldest one that is kept.
     number: usize,
-    /// A digest that no other of its approved versions has; empty if there is none.
+    /// A digest that no other approved version of the prompt has; empty without such a digest.
     digest: String,
     by: String,
     at: String,
@@ -105,7 +105,7 @@ pub(super) async fn versions(looked: &Looked<'_>) -> VersionsTab {
     }
 }
 
-/// Returns a digest of one version that no other one has, by which a decision names it.
+/// Returns a digest that identifies one version among `versions`, by which a decision names it.
 fn own_digest(index: usize, versions: &[&Version]) -> String {
     let has = |version: &Version, digest: &DigestText| version.digests().any(|own| own == digest);
     let is_own = |digest: &&DigestText| {

@@ -81,9 +81,9 @@ impl Flow {
     }
 
     /// Returns the URL of the authentication request (OpenID Connect Core 1.0, section 3.1.2.1; RFC
-    /// 7636, section 4.3). Some providers send the groups only if a scope with the name of their
-    /// claim is requested, and others refuse unknown scopes: it is requested if the metadata has
-    /// it.
+    /// 7636, section 4.3). Some providers send the groups only if the scope named like the claim is
+    /// requested, and others refuse unknown scopes, so the scope is requested only if the metadata
+    /// lists it.
     pub(super) fn request(
         &self,
         endpoint: &Url,

@@ -59,7 +59,7 @@ const ALGORITHMS: [Algorithm; 9] = [
 /// The values of `typ` that an ID token may have, in any case (RFC 7519, section 5.1).
 const TYPES: [&str; 2] = ["JWT", "application/jwt"];
 
-/// Reads the header of a token, of which nothing is trusted yet.
+/// Reads the header of a token that is not verified yet.
 pub(super) fn header(token: &str) -> Result<Header, SignInError> {
     if token.len() > MAX_TOKEN {
         return Err(SignInError::IdToken("it is longer than 64 KiB"));
@@ -72,7 +72,7 @@ pub(super) fn header(token: &str) -> Result<Header, SignInError> {
     if !ALGORITHMS.contains(&header.alg) {
         return Err(SignInError::IdToken("its signature algorithm is not accepted"));
     }
-    // Access tokens (RFC 9068) and logout tokens have types of their own.
+    // Access tokens (RFC 9068) and logout tokens have other values of `typ`.
     let is_type = |typ: &str| TYPES.iter().any(|known| typ.eq_ignore_ascii_case(known));
     if !header.typ.as_deref().is_none_or(is_type) {
         return Err(SignInError::IdToken("it is a token of another type (typ)"));
@@ -80,7 +80,7 @@ pub(super) fn header(token: &str) -> Result<Header, SignInError> {
     Ok(header)
 }
 
-/// Verifies the signature of a token; returns its claims, of which only that is known.
+/// Verifies the signature of a token; returns the claims, which are not checked yet.
 pub(super) fn verified(
     token: &str,
     key: &DecodingKey,

@@ -26,7 +26,7 @@ pub(super) struct OidcProvider {
     oidc: config::Oidc,
     egress: Result<Egress, String>,
     known: ArcSwapOption<KnownProvider>,
-    /// Time of the last fetch. Held during a fetch: one serves all who wait.
+    /// Time of the last fetch. Held during a fetch, which serves all waiting sign-ins.
     fetches: Mutex<Option<Instant>>,
 }
 
@@ -44,8 +44,8 @@ pub(super) struct KnownProvider {
 /// Why the provider did not exchange a code.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) enum NoToken {
-    /// It answers, and refuses: the code was used, has expired, or belongs to another client, or
-    /// the client is not known.
+    /// The provider refuses: the code was used, has expired, or belongs to another client, or the
+    /// client is not known.
     Refused(String),
     Unavailable(String),
 }
@@ -90,8 +90,7 @@ impl OidcProvider {
         }
     }
 
-    /// Returns the key for a token. An unknown one is looked for anew, at most once in half a
-    /// minute.
+    /// Returns the key for a token. An unknown key triggers a fetch, at most once per [`COOLDOWN`].
     pub(super) async fn key(&self, id: Option<&str>, algorithm: Algorithm) -> Option<DecodingKey> {
         let find = |known: &KnownProvider| known.keys.find(id, algorithm).cloned();
         if let Some(key) = find(&*self.known().await?) {

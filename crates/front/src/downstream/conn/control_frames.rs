@@ -1,6 +1,6 @@
-//! The control frames of an HTTP/2 connection. They cost a client nothing and the gateway time, and
-//! no limit on requests counts them: settings, pings, window updates, resets, empty data, and
-//! frames of unknown types (RFC 9113, section 10.5).
+//! The control frames of an HTTP/2 connection: settings, pings, window updates, resets, empty data,
+//! and frames of unknown types (RFC 9113, section 10.5). Control frames cost a client nothing and
+//! the gateway time, and no limit on requests counts them.
 
 use std::time::Duration;
 
@@ -86,7 +86,7 @@ impl ControlFrames {
         self.skip = u32::from_be_bytes([0, a, b, c]) as usize;
         let is_counted = match kind {
             HEADERS => false,
-            // The end of a body may be an empty frame of its own.
+            // An empty frame may end a body.
             DATA => self.skip == 0 && flags & END_STREAM == 0,
             WINDOW_UPDATE if self.sent >= BYTES_PER_UPDATE => {
                 self.sent -= BYTES_PER_UPDATE;

@@ -83,8 +83,8 @@ impl<S, B> LentIo<S, B> {
 
     /// Completes when a response is detached and all bytes before it are flushed.
     ///
-    /// It registers no waker: both change only while hyper's connection is polled. Poll it after
-    /// that connection, in the same task. Cancel safe: it changes nothing.
+    /// Registers no waker: `response` and `is_flushed` change only while hyper's connection is
+    /// polled. Poll it after that connection, in the same task. Cancel safe: it changes nothing.
     pub(crate) async fn detached(&self) {
         poll_fn(|_| if self.lock().is_detached() { Poll::Ready(()) } else { Poll::Pending }).await;
     }

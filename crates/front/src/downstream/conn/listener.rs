@@ -17,7 +17,7 @@ use base::platform::{Acceptor, Stream};
 use config::Limits;
 use domain::fair_share::{Holder, network};
 
-/// A listening socket. Each connection that it accepts is served by a task of its own.
+/// A listening socket. Each accepted connection is served by a separate task.
 pub struct Listener<S> {
     socket: Box<dyn Acceptor>,
     /// The endpoint of the current configuration.
@@ -90,7 +90,7 @@ impl<S: Serve> Listener<S> {
                 Some(None) => continue,
                 None => return,
             };
-            // A connection may last longer than its configuration: it keeps only these two of it.
+            // A connection may outlive its configuration, of which it keeps only these two values.
             let current = self.endpoint.load_full();
             let context = ConnContext {
                 endpoint: self.endpoint.clone(),
@@ -115,8 +115,8 @@ impl<S: Serve> Listener<S> {
         }
     }
 
-    /// Admits a connection; `None` if it must be closed, since its network has too many of them.
-    /// While there is no room at all, because no connection is idle, it waits.
+    /// Admits a connection; `None` if it must be closed, since its network has too many
+    /// connections. Waits while there is no room and no connection is idle.
     async fn admit(&self, peer: IpAddr) -> Option<Arc<PoolLease>> {
         let holder = Holder::Network(network(peer));
         loop {
@@ -126,7 +126,7 @@ impl<S: Serve> Listener<S> {
             let total = allowed_connections(connections);
             let share = share.of(total);
             self.open.pool.resize(total, share);
-            // Behind a proxy there are many clients.
+            // A trusted proxy carries the connections of many clients.
             let share = if endpoint.trusts(peer) { total } else { share };
             drop(endpoint);
             let bounds = RoomBounds { ceiling: total, share, per_holder: usize::MAX };

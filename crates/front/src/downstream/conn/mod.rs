@@ -54,8 +54,8 @@ pub struct Peer {
 pub struct ClientCertificate {
     /// The subject, as RFC 4514 writes it.
     pub subject: String,
-    /// The TLS configuration that verified it. It does not count for a configuration with other
-    /// authorities.
+    /// The TLS configuration that verified the certificate. A configuration with other authorities
+    /// ignores the certificate.
     pub verified_by: Arc<TlsServer>,
 }
 

@@ -20,8 +20,8 @@ use crate::downstream::pool::PoolLease;
 
 /// The state of a connection, shared between its IO and the requests that it carries.
 pub(crate) struct ConnState {
-    /// The place of the connection among all connections; while it is idle it may be given to
-    /// another one.
+    /// The place of the connection among all connections. While the connection is idle, the pool
+    /// may give the place to another connection.
     place: Option<Arc<PoolLease>>,
     idle: Duration,
     /// Limit for a request head. Absent on HTTP/2, where received bytes may be other frames than

@@ -30,12 +30,12 @@ pub(crate) struct TimeoutIo<S> {
     write_deadline: Option<Pin<Box<Sleep>>>,
     /// Counts control frames; `None` on HTTP/1.1.
     control_frames: Option<ControlFrames>,
-    /// The client has sent too many of them: nothing more is read.
+    /// Whether the client has sent too many control frames: nothing more is read.
     is_flooded: bool,
 }
 
-/// Logs that a client is disconnected because it reads too slowly, and returns the error that does
-/// it.
+/// Logs that a client is disconnected because it reads too slowly, and returns the error that
+/// disconnects it.
 pub(super) fn slow_consumer() -> io::Error {
     info!(reason = "slow_consumer", "client does not read its responses; disconnecting");
     io::ErrorKind::TimedOut.into()
@@ -120,7 +120,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for TimeoutIo<S> {
             }
             return Poll::Ready(read);
         }
-        // The timer may fire before the deadline, never after it: the deadline that is current then
+        // The timer may fire before the deadline, never after it: the deadline at that moment
         // counts.
         loop {
             let deadline = self.state.deadline(context.waker());

@@ -23,7 +23,7 @@ use net::certificates::CertificateEnd;
 /// The TLS server side of one listener.
 pub struct TlsServer {
     tls: Tls,
-    /// The configuration of new handshakes. Open connections keep the one of their own handshake.
+    /// The configuration of new handshakes. An open connection keeps that of its handshake.
     config: ArcSwap<ServerConfig>,
     /// When the certificates of that configuration end.
     ends: ArcSwap<Vec<CertificateEnd>>,
@@ -46,17 +46,17 @@ impl TlsServer {
         Ok(Self { tls: tls.clone(), config, ends, handshake_timeout })
     }
 
-    /// When its certificates end, and those of the authorities of client certificates.
+    /// When the certificates end: the server's, and those of the client authorities.
     pub fn certificate_ends(&self) -> Arc<Vec<CertificateEnd>> {
         self.ends.load_full()
     }
 
-    /// Whether it was made from this configuration.
+    /// Whether this TLS server was made from the configuration `tls`.
     pub fn is_for(&self, tls: &Tls, handshake_timeout: Duration) -> bool {
         self.tls == *tls && self.handshake_timeout == handshake_timeout
     }
 
-    /// Whether it verifies client certificates by the same authorities as `other`.
+    /// Whether this TLS server verifies client certificates by the same authorities as `other`.
     pub(crate) fn trusts_as(&self, other: &Self) -> bool {
         self.tls.client_ca == other.tls.client_ca
     }
@@ -94,7 +94,7 @@ impl TlsServer {
             };
             if last.as_ref() != Some(&files) {
                 let loaded = server.load(&files);
-                // The first pass reads what `new` has read.
+                // The first pass reads the files that `new` has read.
                 if loaded && last.is_some() {
                     info!("server.tls certificates reloaded");
                 }
@@ -120,7 +120,7 @@ impl TlsServer {
     }
 }
 
-/// Returns when the certificates end; logs those that end soon.
+/// Returns when the certificates end; logs certificates that end soon.
 fn warned_of(files: &TlsFiles) -> Vec<CertificateEnd> {
     let ends = CertificateEnd::of_files(files);
     ends.iter().for_each(|end| end.warn(wall_clock()));

@@ -13,7 +13,7 @@ use domain::unix_time::UnixSeconds;
 pub struct HookKey {
     scheme: Scheme,
     key: hmac::Key,
-    /// The secret under itself: so a sent secret is compared in constant time.
+    /// The HMAC of the secret under `key`, so that a sent secret is compared in constant time.
     secret: hmac::Tag,
 }
 
@@ -80,7 +80,7 @@ impl HookKey {
         self.scheme == Scheme::Git && headers.contains_key(GITLAB_TOKEN)
     }
 
-    /// Whether a request has a signature of this key. A request without one takes as long.
+    /// Whether this key signed a request. The check of an unsigned request takes as long.
     pub fn has_signed(&self, headers: &HeaderMap, body: &[u8], now: UnixSeconds) -> bool {
         let Claim { before_body, signature } = self.scheme.claim(headers, now).unwrap_or_default();
         let signed = [before_body.as_bytes(), body].concat();
@@ -92,7 +92,7 @@ impl HookKey {
 }
 
 impl Scheme {
-    /// Returns what a request claims; `None` if it has no signature, or one of another time.
+    /// Reads the signature of a request; `None` without a signature, or if its time is not current.
     fn claim(self, headers: &HeaderMap, now: UnixSeconds) -> Option<Claim> {
         match self {
             Self::Mlflow => {

@@ -1,5 +1,5 @@
-//! Webhooks of prompt stores and git servers: signed hints that something has changed, after which
-//! the upstream is read again. Nothing that a webhook says is believed, or even read.
+//! Webhooks of prompt stores and git servers: signed hints that the upstream should be read again.
+//! The content of a webhook is not read, except to verify its signature.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -22,19 +22,19 @@ use domain::fault::TransportFault;
 use policy::gcra::Quota;
 use policy::limiter::Limiter;
 
-/// The webhooks of all upstreams, which are served at one path each.
+/// The webhooks of all upstreams, each served at a path of the upstream.
 pub(crate) struct Hooks {
-    /// The path of all, with a slash at its end.
+    /// The common prefix of these paths, with a slash at its end.
     path: String,
-    /// By the ids of the upstreams. While it is empty, the path is none.
+    /// The keys by upstream id. While there are no keys, no path is served.
     keys: BTreeMap<String, HookKey>,
-    /// In the place of an upstream that takes no webhooks: nothing shows which ones do.
+    /// Checks webhooks of other names, so that callers cannot tell which upstreams take webhooks.
     stand_in: HookKey,
     limits: Limits,
     failures: Arc<HookFailures>,
 }
 
-/// The webhooks of each network that were not signed.
+/// Limits the unsigned webhooks of each network.
 pub(crate) struct HookFailures(Limiter<IpAddr>);
 
 /// Failures of one network: ten, then one every 30 seconds. A secret in `X-Gitlab-Token` might be
@@ -80,11 +80,11 @@ impl Hooks {
         name.map(|name| name.trim_end_matches('/'))
     }
 
-    /// Takes a webhook of an upstream from an address.
+    /// Takes a webhook for the upstream `name` from an address.
     ///
     /// # Errors
-    /// `not_found` if it is not signed by that upstream, whether there is one or not;
-    /// `rate_limited` for those after too many, and for secrets that are sent themselves; the
+    /// `not_found` if the webhook is not signed by that upstream, whether the upstream exists or
+    /// not; `rate_limited` after too many such failures, and before a plain secret is compared; the
     /// faults of a body that cannot be read.
     pub(crate) async fn take(
         &self,
@@ -102,8 +102,8 @@ impl Hooks {
             |retry_after| TransportFault::RateLimited { limit: LIMIT.into(), retry_after };
         let (headers, holder) = (&head.headers, Holder::Network(network));
         let key = self.keys.get(name).unwrap_or(&self.stand_in);
-        // A signature is looked at whatever others of the network have sent: git servers share
-        // addresses. A secret that is sent itself could be guessed.
+        // Git servers share addresses, so failures of others never stop a signature from being
+        // checked. A plain secret could be guessed.
         if key.is_sent_itself(headers) {
             self.failures.0.look(network).map_err(limited)?;
         }

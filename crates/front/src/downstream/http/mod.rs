@@ -90,7 +90,7 @@ impl Endpoint {
         Self::build(config, sessions, tls, admission, self.shared.clone())
     }
 
-    /// When the certificates of its TLS server end; none without TLS.
+    /// When the certificates of the TLS server end; empty without TLS.
     pub fn certificate_ends(&self) -> Arc<Vec<CertificateEnd>> {
         self.tls.as_ref().map(|tls| tls.certificate_ends()).unwrap_or_default()
     }

@@ -11,7 +11,7 @@ use domain::fault::TransportFault;
 pub(crate) struct ProtectedResources(Vec<EndpointResource>);
 
 struct EndpointResource {
-    /// The path at which the gateway serves it.
+    /// The path at which the gateway serves the endpoint.
     path: String,
     /// Its canonical URI, which is the audience of its tokens (RFC 8707).
     uri: String,

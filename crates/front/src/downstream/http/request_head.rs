@@ -132,7 +132,7 @@ fn accepts(ranges: &[MediaRange], media_type: &str, all_subtypes: &str) -> bool 
 /// Reads the headers of MCP (MCP 2025-11-25 and 2026-07-28, transports) and of W3C Trace Context.
 pub(crate) fn read_headers(headers: &HeaderMap) -> Headers<'_> {
     let mut read = Headers { params: ParamFields(Some(headers)), ..Headers::default() };
-    // A request has few headers: to compare each name takes less than to look seven of them up.
+    // A request has few headers: comparing each name takes less time than seven look-ups.
     for (name, value) in headers {
         let field = match name.as_str() {
             SESSION_ID => &mut read.session,
@@ -175,7 +175,7 @@ pub(crate) fn client_address(peer: IpAddr, headers: &HeaderMap, trusted: &[IpAdd
     // From the last hop to the first. As bytes: a value that is not text has hops, too.
     let values = headers.get_all("x-forwarded-for").iter().rev();
     let hops = values.flat_map(|value| value.as_bytes().rsplit(|&byte| byte == b','));
-    // An empty element of a list is none (RFC 9110, section 5.6.1.2).
+    // An empty element of a list does not count (RFC 9110, section 5.6.1.2).
     let hops = hops.filter(|hop| !hop.trim_ascii().is_empty());
     let mut client = peer;
     for hop in hops {

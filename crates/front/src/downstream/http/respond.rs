@@ -19,7 +19,7 @@ use domain::fault::{
 
 /// A response body.
 pub enum Body {
-    /// Its length is known.
+    /// A body of known length.
     Complete(ChunkBuf),
     Events(EventStream),
 }
@@ -69,8 +69,8 @@ pub(crate) fn events(stream: EventStream) -> Response<Body> {
 /// Tells a reverse proxy such as nginx whether it may buffer a response.
 const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 
-/// Returns 200 with a page for a person who opens the gateway in a browser. It names the path of
-/// one endpoint, which the configuration has checked, and nothing that is served there.
+/// Returns 200 with a page for a person who opens the gateway in a browser. The page names the path
+/// of one endpoint, which the configuration has checked, and nothing that the endpoint serves.
 pub(crate) fn page(endpoint: &str) -> Response<Body> {
     let page = PAGE.replace("PATH", endpoint);
     let mut response = Response::new(Body::Complete(Chunks::from(page).into()));
@@ -82,7 +82,7 @@ pub(crate) fn page(endpoint: &str) -> Response<Body> {
     response
 }
 
-/// Nothing is loaded, sent, or framed.
+/// The page loads nothing, sends nothing, and cannot be framed.
 const PAGE_POLICY: &str =
     "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 

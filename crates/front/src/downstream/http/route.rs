@@ -39,7 +39,7 @@ use policy::Authenticated;
 use upstream::call::result_memory::MessageMemory;
 
 impl Endpoint {
-    /// Returns the dialect for a refusal of a request of which only the headers are known.
+    /// Returns the dialect for a refusal before the body is read, by the headers alone.
     fn dialect_of(&self, head: &Parts, path: &str) -> Dialect {
         let headers = request_head::read_headers(&head.headers);
         self.sessions.legacy().dialect_of(&headers, path, None)
@@ -51,8 +51,8 @@ impl Endpoint {
         self.paths.iter().map(String::as_str).chain(http_sse)
     }
 
-    /// Returns the endpoint that a path means, with more slashes at its ends: clients that join
-    /// URLs write them. Any other path is returned as it is.
+    /// Returns the endpoint that a path means, ignoring slashes at both ends, which clients add
+    /// when they join URLs. Any other path is returned as it is.
     fn meant<'a>(&'a self, path: &'a str) -> &'a str {
         let inner = path.trim_matches('/');
         let is_same = |endpoint: &&str| endpoint.strip_prefix('/') == Some(inner);
@@ -60,8 +60,8 @@ impl Endpoint {
         exact.or_else(|| self.endpoints().find(is_same)).unwrap_or(path)
     }
 
-    /// Returns what is served at a path before authentication; `None` for an endpoint, and for a
-    /// path that only known callers may hear of.
+    /// Returns the public response at a path, which needs no authentication. `None` for an
+    /// endpoint, and for all paths whose existence only authenticated callers may learn.
     fn public(&self, head: &Parts, path: &str) -> Option<Result<Response<Body>, RouteRefusal>> {
         let is_endpoint = self.paths.iter().any(|endpoint| endpoint == path);
         let is_browser = || request_head::is_of_browser(&head.method, &head.headers);
@@ -71,7 +71,7 @@ impl Endpoint {
         if is_endpoint {
             return None;
         }
-        // It names the authorization server that issues tokens.
+        // The document names the authorization server that issues tokens.
         let document = self.protected_resources.document(path);
         let document = document.or_else(|| self.client_document.at(path).map(Ok));
         if let Some(document) = document {
@@ -83,8 +83,8 @@ impl Endpoint {
         is_of_authorization_server.then(|| Err(TransportFault::not_found().into()))
     }
 
-    /// The refusal of a path that is none of the endpoints. It names those that the caller may use:
-    /// a token is made for one of them.
+    /// The refusal of a path that is not an endpoint, with the names of endpoints. The holder of a
+    /// token gets only the main endpoint, whose audience the token has.
     fn no_endpoint(&self, caller: &Caller) -> TransportFault {
         let count = match caller.proof() {
             Proof::Token(_) => 1,
@@ -368,7 +368,7 @@ impl Endpoint {
         // Last, so that a refused stream is not on record.
         let record = self.gate.stream(&sender.caller, sender.address, path).await?;
         let stream = notifications.admitted(record, permit.revocation());
-        // On the heap: a future would hold it twice, before and after it was first polled.
+        // On the heap: a future would hold the stream twice, before and after its first poll.
         let source = Box::new(Notifications { stream, permit });
         Ok(respond::events(EventStream::long_lived(None, source, self.limits.keep_alive)))
     }
@@ -425,7 +425,7 @@ impl Serve for Endpoint {
         let mut response = result.unwrap_or_else(|refused| match refused {
             RouteRefusal::Transport { fault, id } => refuse(fault, id),
             RouteRefusal::Message(refusal) => {
-                // A refusal with an id is counted as the outcome of its call.
+                // A refused request with an id is counted as the outcome of its call.
                 match &refusal.fault {
                     fault @ Fault::Transport(TransportFault::Overloaded) => {
                         telemetry.metrics().refused(fault.reason(), None);

@@ -80,8 +80,8 @@ impl<'a> ClientEventSender<'a> {
         self.is_input_closed = true;
         while let Some(event) = self.events.recv().await {
             if let Some(message) = self.message(event) {
-                // Without room it is dropped: later progress replaces it, and no server request
-                // waits for the client.
+                // Without room the notification is dropped: later progress replaces it. No server
+                // request waits for room.
                 let _ = self.outgoing.try_send(message);
             }
         }
@@ -94,7 +94,7 @@ impl<'a> ClientEventSender<'a> {
         while let Ok(room) = outgoing.reserve().await {
             let event = tokio::select! {
                 Some(event) = self.events.recv() => event,
-                // After the last event there is only this to wait for.
+                // After the last event only the client's end is left to wait for.
                 () = outgoing.closed() => return,
             };
             if let Some(message) = self.message(event) {

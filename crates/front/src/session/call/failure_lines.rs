@@ -21,8 +21,8 @@ struct Failures {
 const INTERVAL: Duration = Duration::from_secs(10);
 
 impl FailureLines {
-    /// Counts a failed call. Returns how many calls a line stands for that is due now: this one,
-    /// and those since the line before.
+    /// Counts a failed call. If a line is due now, returns the number of calls that it stands for:
+    /// this call, and the failures since the previous line.
     pub(crate) fn due(&self, upstream: &str, reason: &'static str, now: Instant) -> Option<u64> {
         let mut failures = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(seen) = failures.get_mut(&(upstream.to_owned(), reason)) else {

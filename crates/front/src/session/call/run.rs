@@ -103,8 +103,8 @@ impl Calls {
         let outcome = tokio::select! {
             biased;
             () = forwarding => CallOutcome::Fault(Fault::Internal),
-            // Before the answer, which at shutdown is only the fault that the upstream's driver has
-            // ended.
+            // Checked before the answer, which at shutdown is only the fault that the upstream's
+            // driver has ended.
             () = self.shared.stop.cancelled() => CallOutcome::Fault(TransportFault::ShuttingDown.into()),
             answer = answer => answer.map_or_else(CallOutcome::Fault, CallOutcome::Result),
             () = cancelled => CallOutcome::Cancelled,
@@ -160,8 +160,8 @@ fn with_room(outcome: CallOutcome) -> CallOutcome {
     if has_room { outcome } else { CallOutcome::Fault(TransportFault::Overloaded.into()) }
 }
 
-/// Logs the details of a fault that callers must not learn, under an id that its error has. The
-/// audit log has them for each call, the gateway's log for one of many.
+/// Logs the details of a fault that callers must not learn, under an id that the error shows. The
+/// audit log has the details of each call, the gateway's log only those of some calls.
 fn correlated(outcome: CallOutcome, call: &Call, lines: &FailureLines) -> CallOutcome {
     match outcome {
         CallOutcome::Fault(Fault::Upstream(fault)) if fault.kind.is_logged() => {
@@ -181,8 +181,8 @@ fn correlated(outcome: CallOutcome, call: &Call, lines: &FailureLines) -> CallOu
     }
 }
 
-/// A call in progress. A client that disconnects cancels it in the modern era over HTTP, where
-/// dropping it ends it; otherwise a call that is dropped continues in a task of its own.
+/// A call in progress. Dropping it cancels the call in the modern era over HTTP, where the client
+/// cancels by disconnecting. Otherwise a dropped call continues in a separate task.
 pub struct RunningCall {
     /// `None` after the outcome.
     place: Option<CallPlace>,
@@ -200,7 +200,7 @@ enum CallPlace {
 type Performing = Pin<Box<dyn Future<Output = CallOutcome> + Send>>;
 
 impl RunningCall {
-    /// Returns a call that runs where it is polled, until it is moved to a task of its own.
+    /// Returns a call that runs where it is polled, until it is moved to a separate task.
     /// `permits` are held until the call has ended. Messages before the response go to `outgoing`,
     /// where the client accepts any. `now` is the wall-clock time.
     pub fn new(
@@ -228,7 +228,7 @@ impl RunningCall {
         Self { place: Some(place), cancels_on_drop, tasks, gate }
     }
 
-    /// Continues in a task of its own, so that the deadline holds even if this future is not
+    /// Moves the call to a separate task, so that the deadline holds even if this future is not
     /// polled.
     #[must_use]
     pub fn in_task(mut self) -> Self {

@@ -21,9 +21,9 @@ use domain::server_request::{Answer, ServerRequest};
 pub(crate) struct PendingServerRequests {
     open: Arc<DashMap<(Nonce, Id), OpenServerRequest>>,
     next: Arc<AtomicU64>,
-    /// Part of the ids of this process alone: the id of the replica, or a random name of another
-    /// length. A session outlives the process, and an answer to a server request of an earlier one
-    /// must not be taken for that to a later one.
+    /// Part of the ids that only this process uses: the replica id, or a random name of another
+    /// length. A session outlives the process. An answer to a server request of an earlier process
+    /// must not be taken for an answer to a later request.
     process: Arc<str>,
 }
 

@@ -39,11 +39,11 @@ pub struct StreamEvent {
 /// The notifications of one stream.
 pub struct NotificationStream {
     changes: Changes,
-    /// The digests of the lists that the client was last notified of, or got first. `None` until
+    /// The digests of the lists that the client was last notified of, or read first. `None` until
     /// the first complete list.
     announced: Option<ListDigests>,
-    /// Whether the client knew digests when it opened the stream, and has been notified of nothing
-    /// since.
+    /// Whether the client named known digests when it opened the stream, and no notification was
+    /// sent since.
     is_resumed: bool,
     /// The content that was published when the client opened the stream, until the first event: the
     /// client knows no earlier list.
@@ -81,8 +81,7 @@ pub(crate) enum Subscriber {
     /// `subscriptions/listen` (MCP 2026-07-28, subscriptions).
     Subscription {
         id: Id,
-        /// The lists whose changes are announced: those that the client named and the endpoint
-        /// serves.
+        /// The announced lists: lists that the client named and the endpoint serves.
         kinds: ListKinds,
         /// The response that ends the subscription at a drain.
         result: String,
@@ -299,12 +298,12 @@ impl NotificationStream {
     /// Returns the notification that a list now has another digest, if the client must get one.
     /// Where both lists have changed, the other notification follows.
     fn list_changed(&mut self, Visible { digests: now, learned }: Visible) -> Option<StreamEvent> {
-        // A client that has resumed its stream knows the lists as of then.
+        // A client that resumed its stream knows the lists of that time.
         let learned = learned.filter(|_| !self.is_resumed);
         if let (Some(announced), Some(learned)) = (&mut self.announced, learned) {
             *announced = announced.combined(learned);
         }
-        // The first complete list is the one that the client got, not a change.
+        // The first complete list is no change: it is the list that the client got.
         let announced = self.announced.get_or_insert(now);
         let method = if announced.prompts != now.prompts {
             announced.prompts = now.prompts;
@@ -385,7 +384,7 @@ async fn next_completed(
             Ok(elicitation) if subscriber.is_newest() && pending.take(&elicitation, *session) => {
                 return elicitation;
             }
-            // A missed completion needs no repair: the user has seen it on the page.
+            // A missed completion needs no repair: the page has told the user.
             Ok(_) | Err(broadcast::error::RecvError::Lagged(_)) => {}
             Err(broadcast::error::RecvError::Closed) => return std::future::pending().await,
         }

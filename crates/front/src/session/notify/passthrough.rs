@@ -19,7 +19,7 @@ pub(crate) struct PassthroughNotices {
     due: Instant,
 }
 
-/// Shortest time between two notifications of one stream: a flood at the upstream is none here.
+/// Shortest time between two notifications of one stream, so that an upstream cannot flood clients.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 impl PassthroughNotices {
@@ -31,7 +31,7 @@ impl PassthroughNotices {
         Self { changes, lists, announced, due: Instant::now() }
     }
 
-    /// The same for a client whose stream was interrupted: it may have missed changes of lists.
+    /// Announces all lists once, for a client that may have missed changes between streams.
     pub(crate) fn resumed(mut self) -> Self {
         let PassthroughChanges { tools, resources } = self.announced;
         self.announced = PassthroughChanges {

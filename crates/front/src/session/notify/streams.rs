@@ -31,7 +31,7 @@ pub(crate) struct StreamRegistration {
     number: u64,
 }
 
-/// The conditions that end a stream; the first one counts.
+/// The conditions that end a stream; the first to occur ends it.
 #[derive(Default)]
 pub(crate) struct StreamEnd {
     /// The deadline; `None` if there is none.
@@ -39,7 +39,7 @@ pub(crate) struct StreamEnd {
     /// The revocation of the caller's credential; `None` on a connection, whose end also ends the
     /// stream.
     pub revocation: Option<CallerRevocation>,
-    /// The signal that another stream takes its place; `None` where none does.
+    /// The signal that another stream takes its place; `None` if the place is never taken.
     pub displaced: Option<CancellationToken>,
 }
 

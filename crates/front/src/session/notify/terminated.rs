@@ -11,9 +11,9 @@ use crate::session::token::Nonce;
 use domain::fair_share::{Denied, FairShare, Holder, Share};
 
 /// The sessions that their clients terminated before they expired, at most
-/// `Limits::deleted_sessions`. When the set is full, a holder beyond its share forgets its own
-/// oldest one, and for others the holder with most forgets one: nobody can make the sessions of
-/// others valid again.
+/// `Limits::deleted_sessions`. When the set is full, the oldest session of the adding holder is
+/// forgotten if the holder is beyond its share, else that of the largest holder. So no holder can
+/// make the sessions of others valid again.
 #[derive(Debug)]
 pub(crate) struct TerminatedSessions {
     nonces: DashSet<Nonce>,
@@ -22,7 +22,7 @@ pub(crate) struct TerminatedSessions {
     watched: DashMap<Nonce, SessionStreams>,
 }
 
-/// The same sessions by holder, the oldest first.
+/// The terminated sessions by holder, the oldest first.
 #[derive(Debug)]
 struct TerminationOrder {
     shares: FairShare<Holder>,
@@ -68,7 +68,7 @@ impl TerminatedSessions {
             if let Some(oldest) = order.forget_oldest(holder, denied) {
                 self.nonces.remove(&oldest);
             }
-            // One for one: units that the holder has borrowed before stay borrowed.
+            // One session replaces another: units that the holder has borrowed stay borrowed.
             if denied == Denied::OverShare || order.sessions.is_empty() {
                 order.shares.force(holder, 1);
                 break;
