@@ -432,7 +432,6 @@ fn every_spawned_task_is_supervised_or_short_and_every_thread_is_known() {
     // Every thread has a name, so the short form is not used.
     let threads = [
         "audit/compressor.rs",
-        "telemetry/evidence.rs",
         "audit/ledger.rs",
         "audit/sync_thread.rs",
         "base/platform/threads.rs",

@@ -672,8 +672,8 @@ pub(super) struct Verify {
     /// Verify without the secret key, with the public key that the gateway logs when it starts
     #[arg(long, value_name = "BASE64")]
     pub(super) public_key: Option<String>,
-    /// Compare with checkpoints that were stored elsewhere, such as the gateway's own log as JSON
-    /// lines: the audit log must contain the signed records
+    /// Compare with checkpoints that were stored elsewhere, such as a copy of checkpoints.jsonl:
+    /// the audit log must contain the signed records
     #[arg(long, value_name = "FILE")]
     pub(super) checkpoints: Option<PathBuf>,
 }

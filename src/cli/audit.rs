@@ -127,7 +127,7 @@ fn checkpoints(file: &Path) -> Result<Vec<KeptCheckpoint>, Failure> {
     let checkpoints: Vec<_> = text.lines().filter_map(KeptCheckpoint::read).collect();
     if checkpoints.is_empty() {
         return Err(Failure::new(format!(
-            "{} contains no checkpoint; it must be the gateway's log as JSON lines (log_format = \"json\")",
+            "{} contains no checkpoint; it must be a copy of checkpoints.jsonl in the folder of the log",
             file.display()
         )));
     }

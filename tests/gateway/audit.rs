@@ -67,6 +67,7 @@ impl Log {
 fn text(path: &Path) -> String {
     let mut names: Vec<_> = fs::read_dir(path).unwrap().map(|e| e.unwrap().path()).collect();
     names.retain(|name| name.extension().is_some_and(|e| e == "jsonl" || e == "gz"));
+    names.retain(|name| number(name).starts_with("audit-"));
     names.sort_by(|a, b| number(a).cmp(&number(b)).then_with(|| b.cmp(a)));
     // Of a segment that is there plain and compressed, the compressed one.
     names.dedup_by_key(|name| number(name));

@@ -214,8 +214,7 @@ async fn a_backup_of_a_busy_gateway_is_intact_and_a_gateway_goes_on_from_it() {
     let upstream = Upstream::with_prompts(&["p"]).await;
     let settings = "segment_size = \"16KiB\"\ncheckpoint = { records = 20 }\n";
     let folder = folder(settings, &upstream.table("up"));
-    let stderr = fs::File::create(folder.path().join("stderr.jsonl")).unwrap();
-    let process = Process::serve_with(folder.path(), stderr.into()).await;
+    let process = Process::serve(folder.path()).await;
     let acknowledged = watch::Sender::new(Vec::new());
     let mut clients = JoinSet::new();
     for i in 0..4 {
@@ -227,8 +226,8 @@ async fn a_backup_of_a_busy_gateway_is_intact_and_a_gateway_goes_on_from_it() {
         let reached = counted.wait_for(|tickets| tickets.len() >= round * 60);
         timeout(PATIENCE, reached).await.expect("calls are answered").unwrap();
         // In the order of operating.md: first the checkpoints, then the log.
-        let kept = backup.path().join("stderr.jsonl");
-        fs::copy(folder.path().join("stderr.jsonl"), &kept).unwrap();
+        let kept = backup.path().join("checkpoints.jsonl");
+        fs::copy(folder.path().join("audit/checkpoints.jsonl"), &kept).unwrap();
         let copy = backup.path().join("audit");
         fs::create_dir_all(&copy).unwrap();
         // A file that is compressed meanwhile is copied the second time.
@@ -255,14 +254,13 @@ async fn a_backup_of_a_busy_gateway_is_intact_and_a_gateway_goes_on_from_it() {
 #[tokio::test]
 async fn d4_a_log_of_its_own_that_nobody_reads_stops_no_call() {
     let upstream = Upstream::with_prompts(&["p"]).await;
-    // Each record is signed, and each signature goes to standard error, which nobody reads.
-    let settings = "checkpoint = { records = 1 }\n";
-    let folder = folder(settings, &upstream.table("up"));
+    // Each session is a line on standard error, which nobody reads.
+    let log = "[telemetry]\nlog = \"debug\"\nlog_format = \"json\"\n";
+    let folder = folder("", &(log.to_owned() + &upstream.table("up")));
     let mut process = Process::serve_with(folder.path(), Stdio::piped()).await;
     let client = process.client();
-    for _ in 0..400 {
-        client.ask("prompts/get", json!({"name": "up__p"})).await;
-    }
+    client.open_sessions(1_000).await;
+    client.ask("prompts/get", json!({"name": "up__p"})).await;
     let mut said = Vec::new();
     let mut stderr = process.child.stderr.take().unwrap();
     let reading = tokio::spawn(async move {
@@ -293,8 +291,7 @@ async fn with_input(folder: &Path, arguments: &[&str], input: &[u8]) -> String {
 async fn d6_d7_a_person_checks_a_log_and_finds_a_value_in_it() {
     let upstream = Upstream::with_prompts(&["p"]).await;
     let folder = folder("", &upstream.table("up"));
-    let stderr = fs::File::create(folder.path().join("stderr.jsonl")).unwrap();
-    let process = Process::serve_with(folder.path(), stderr.into()).await;
+    let process = Process::serve(folder.path()).await;
     let params = json!({"name": "up__p", "arguments": {"who": "Ada"}});
     process.client().ask("prompts/get", params).await;
     process.stop().await;
@@ -315,7 +312,8 @@ async fn d6_d7_a_person_checks_a_log_and_finds_a_value_in_it() {
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains("audit: records 1 to ") && said.ends_with("intact\n"), "{said}");
     let public = said.lines().find_map(|line| line.strip_prefix("public key: ")).unwrap();
-    let kept = ["--checkpoints", "stderr.jsonl"];
+    fs::copy(folder.path().join("audit/checkpoints.jsonl"), folder.path().join("kept")).unwrap();
+    let kept = ["--checkpoints", "kept"];
     assert_eq!(verify(&kept).0, Some(0));
     let (code, said) = verify(&["audit", "--public-key", public]);
     assert_eq!(code, Some(0), "{said}");

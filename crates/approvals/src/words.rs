@@ -98,13 +98,14 @@ fn kinds(diff: &str) -> Vec<(LineKind, &str)> {
     let mut new = 0_usize;
     let kind = |line| {
         let is_counted = old > 0 || new > 0;
-        let kind = match line_start(line) {
-            ("---" | "+++", true) if !is_counted => LineKind::Heading,
-            ("@@", _) if !is_counted => LineKind::Range,
-            (start, _) if start.starts_with('-') => LineKind::Removed,
-            (start, _) if start.starts_with('+') => LineKind::Added,
-            _ if is_counted => LineKind::Same,
-            _ => LineKind::Note,
+        let starts = |start: &str| str::starts_with(line, start);
+        let kind = match is_counted {
+            false if starts("--- ") || starts("+++ ") => LineKind::Heading,
+            false if starts("@@ ") => LineKind::Range,
+            _ if starts("-") => LineKind::Removed,
+            _ if starts("+") => LineKind::Added,
+            true => LineKind::Same,
+            false => LineKind::Note,
         };
         match kind {
             LineKind::Range => (old, new) = counts(line).unwrap_or_default(),
@@ -117,12 +118,6 @@ fn kinds(diff: &str) -> Vec<(LineKind, &str)> {
     };
     // Lines keep carriage returns, so that these show.
     diff.split_terminator('\n').map(kind).collect()
-}
-
-/// Returns the signs at the start of a line, and whether a space follows them.
-fn line_start(line: &str) -> (&str, bool) {
-    let end = line.find(|c| !"+-@".contains(c)).unwrap_or(line.len());
-    (&line[..end], line[end..].starts_with(' '))
 }
 
 /// Reads how many lines of both versions follow a range (`@@ -3,7 +3,6 @@`). A missing number means

@@ -86,8 +86,7 @@ impl Checkpoint {
         event.text("signature", &self.signature)
     }
 
-    /// Reads the members of a checkpoint, from a record or from the gateway's own log; `None` if
-    /// there is none.
+    /// Reads the members of a checkpoint; `None` if there is none.
     pub(crate) fn read(
         number: impl Fn(&str) -> Option<u64>,
         text: impl Fn(&str) -> Option<String>,

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
+use tracing::warn;
+
 pub(crate) use base::platform::disk::{self, File, FileKind, Metadata, OpenOptions, Readers};
 
 /// The folder of a log, locked so that no other process writes into it.
@@ -54,6 +56,15 @@ pub(crate) struct LogSegment {
 pub(crate) struct PendingSync {
     file: File,
     failpoints: Failpoints,
+    copies: CheckpointCopies,
+}
+
+/// Lines of checkpoints to copy to [`COPIES_FILE`], which a log agent sends to another machine.
+#[derive(Default)]
+pub(crate) struct CheckpointCopies {
+    /// The folder of the log.
+    pub folder: PathBuf,
+    pub lines: Vec<u8>,
 }
 
 const LOCK_FILE: &str = "lock";
@@ -61,6 +72,13 @@ const TEMPORARY_FILE: &str = "next.tmp";
 const SEGMENT_SUFFIX: &str = ".jsonl";
 const COMPRESSED_SUFFIX: &str = ".gz";
 const SEGMENT_PREFIX: &str = "audit-";
+
+/// The file of the copies of checkpoints, and its name once it has [`MAX_COPIES`] bytes.
+const COPIES_FILE: &str = "checkpoints.jsonl";
+const FULL_COPIES_FILE: &str = "checkpoints.jsonl.1";
+
+/// Bytes after which the next file of copies begins: more than a week of an idle gateway.
+const MAX_COPIES: u64 = 8 << 20;
 
 impl LogFolder {
     /// Opens and locks the folder; creates it if it does not exist.
@@ -167,11 +185,7 @@ impl LogFolder {
 
     /// Appends the bytes of an incomplete record to a file of their own.
     pub(crate) fn save_torn(&self, name: &str, content: &[u8]) -> io::Result<()> {
-        let options = OpenOptions { create: true, append: true, ..OpenOptions::private() };
-        let mut file = options.open(&self.path.join(name))?;
-        file.write_all(content)?;
-        file.sync_all()?;
-        self.sync()
+        append_to_file(&self.path, name, content)
     }
 
     fn sync(&self) -> io::Result<()> {
@@ -223,17 +237,57 @@ impl LogSegment {
 
     /// Returns a sync of this segment.
     pub(crate) fn pending_sync(&self) -> io::Result<PendingSync> {
-        Ok(PendingSync { file: self.file.try_clone()?, failpoints: self.failpoints.clone() })
+        let file = self.file.try_clone()?;
+        let copies = CheckpointCopies::default();
+        Ok(PendingSync { file, failpoints: self.failpoints.clone(), copies })
     }
 }
 
 impl PendingSync {
+    /// Adds copies of checkpoints, which are written after the sync: a checkpoint that is kept
+    /// elsewhere must not be missing in the log.
+    pub(crate) fn with_copies(self, copies: CheckpointCopies) -> Self {
+        Self { copies, ..self }
+    }
+
     /// Syncs everything that is written by now to the disk.
     pub(crate) fn run(self) -> io::Result<()> {
         at(&self.failpoints, FailPoint::BeforeSync)?;
         self.file.sync_data()?;
-        at(&self.failpoints, FailPoint::AfterSync)
+        at(&self.failpoints, FailPoint::AfterSync)?;
+        self.copies.write();
+        Ok(())
     }
+}
+
+impl CheckpointCopies {
+    /// Appends the lines to the file, and syncs it. A failure is logged and not repeated, because
+    /// the next checkpoint signs the same records.
+    fn write(&self) {
+        if !self.lines.is_empty()
+            && let Err(error) = self.try_write()
+        {
+            let path = self.folder.display();
+            warn!(%path, %error, "a checkpoint of the audit log cannot be copied");
+        }
+    }
+
+    fn try_write(&self) -> io::Result<()> {
+        let path = self.folder.join(COPIES_FILE);
+        if disk::metadata(&path).is_ok_and(|metadata| metadata.length >= MAX_COPIES) {
+            disk::rename(&path, &self.folder.join(FULL_COPIES_FILE))?;
+        }
+        append_to_file(&self.folder, COPIES_FILE, &self.lines)
+    }
+}
+
+/// Appends to a file in the folder of a log, and syncs both.
+fn append_to_file(folder: &Path, name: &str, content: &[u8]) -> io::Result<()> {
+    let options = OpenOptions { create: true, append: true, ..OpenOptions::private() };
+    let mut file = options.open(&folder.join(name))?;
+    file.write_all(content)?;
+    file.sync_all()?;
+    disk::sync_folder(folder)
 }
 
 /// Returns the file name of a segment that is compressed.

@@ -9,6 +9,7 @@ use tokio::runtime::Handle;
 use tokio::task::yield_now;
 use tokio::time::Instant;
 
+use super::FolderUse;
 use super::digest;
 use super::folder::LogFolder;
 use super::keys::Keys;
@@ -18,7 +19,6 @@ use super::record::{AuditEvent, Stamp};
 use super::recover::{SetAside, recover};
 use super::shared_writer::SharedWriter;
 use super::writer::LogWriter;
-use super::{EVIDENCE, FolderUse};
 use base::platform::{spawn_thread, wall_clock};
 use base::seal::AuditKey;
 pub(crate) use config::Durability;
@@ -101,7 +101,7 @@ impl Ledger {
                  elsewhere and set PROMPTGATE_AUDIT_KEY"
             );
         }
-        tracing::info!(target: EVIDENCE, path = %path.display(), last = recovered.head.seq, public_key = %keys.public(), "audit log opened");
+        tracing::info!(path = %path.display(), last = recovered.head.seq, public_key = %keys.public(), "audit log opened");
         let queue = Arc::new(Queue::new(settings.clone()));
         let clock = Box::new(move || stamp(started));
         let log_writer = LogWriter::new(queue.clone(), log, clock, settings);

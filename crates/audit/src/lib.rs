@@ -55,10 +55,6 @@ use record::AuditEvent;
 
 pub use ledger::{Ledger, Unrecorded};
 
-/// Target of the log lines that show whether an audit log was truncated. No filter leaves these
-/// lines out: they are evidence only if they are always written.
-pub const EVIDENCE: &str = "promptgate::audit::evidence";
-
 /// A handle on the current audit log, cheap to clone. While the log is disabled, it discards every
 /// record.
 #[derive(Clone, Default)]

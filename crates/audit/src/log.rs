@@ -10,8 +10,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::checkpoint::{Checkpoint, Statement};
-use super::folder::{LogFolder, LogSegment, PendingSync, segment_name};
+use super::checkpoint::Statement;
+use super::folder::{CheckpointCopies, LogFolder, LogSegment, PendingSync, segment_name};
 use super::header::SegmentHeader;
 use super::keys::{Digest, Keys};
 use super::record::{AuditEvent, Head, Stamp, WriterId, next_digest, time_text};
@@ -37,6 +37,8 @@ pub(crate) struct Log {
     syncing_lines: Vec<u8>,
     /// The lines after `syncing_lines`, for the next sync.
     unsynced_lines: Vec<u8>,
+    /// Lines of checkpoints that are copied after the next sync.
+    signed_lines: Vec<u8>,
     /// Why the last segment was abandoned.
     abandon_reason: Option<String>,
     last_checkpoint: LastCheckpoint,
@@ -106,6 +108,7 @@ impl Log {
             syncing: None,
             syncing_lines: Vec::new(),
             unsynced_lines: Vec::new(),
+            signed_lines: Vec::new(),
             abandon_reason: None,
             last_checkpoint: LastCheckpoint { seq: recovered.head.seq, at: stamp.up },
             headers: recovered.headers.unwrap_or_default(),
@@ -218,7 +221,9 @@ impl Log {
         }
         self.syncing = Some(WritePosition { head: self.head, bytes: segment.bytes });
         std::mem::swap(&mut self.syncing_lines, &mut self.unsynced_lines);
-        Some(segment.pending_sync())
+        let folder = self.folder.path().to_owned();
+        let copies = CheckpointCopies { folder, lines: std::mem::take(&mut self.signed_lines) };
+        Some(segment.pending_sync().map(|sync| sync.with_copies(copies)))
     }
 
     /// Applies the outcome of a sync. After a failure the lines are written to a new segment.
@@ -279,11 +284,10 @@ impl Log {
 
     /// Ends the segment with a checkpoint and starts the next one. The caller ensures that no sync
     /// is under way.
-    pub(crate) fn rotate(&mut self, now: Stamp) -> io::Result<Checkpoint> {
-        let signed = self.sign(now)?;
+    pub(crate) fn rotate(&mut self, now: Stamp) -> io::Result<()> {
+        self.sign(now)?;
         self.sync(now)?;
-        self.start_segment(now)?;
-        Ok(signed)
+        self.start_segment(now)
     }
 
     /// Removes a segment. The caller has recorded the removal before.
@@ -314,12 +318,15 @@ impl Log {
     }
 
     /// Signs the head, and records the signature as a checkpoint.
-    pub(crate) fn sign(&mut self, now: Stamp) -> io::Result<Checkpoint> {
+    pub(crate) fn sign(&mut self, now: Stamp) -> io::Result<()> {
         let statement = Statement::of(&self.head, self.number, self.headers);
         let checkpoint = statement.sign(&self.writer.instance, &self.keys);
+        let start = self.unsynced_lines.len();
         self.append(std::iter::once((&checkpoint.event(), now)), now)?;
+        // There is no line where a new segment, which is synced, had to be started for it.
+        self.signed_lines.extend(self.unsynced_lines.get(start..).unwrap_or_default());
         self.last_checkpoint = LastCheckpoint { seq: self.head.seq, at: now.up };
-        Ok(checkpoint)
+        Ok(())
     }
 
     /// Abandons the segment if its file was removed, replaced, or changed in length by others.
@@ -347,18 +354,9 @@ impl Log {
         if refuses_when_full { self.total.saturating_mul(100) / keep_size.max(1) } else { 0 }
     }
 
-    /// Returns the number of the last record that is known to be on the disk.
-    pub(crate) fn durable_seq(&self) -> u64 {
-        self.durable.head.seq
-    }
-
     /// Returns the folder of the log.
     pub(crate) fn path(&self) -> &Path {
         self.folder.path()
-    }
-
-    pub(crate) fn writer(&self) -> &WriterId {
-        &self.writer
     }
 
     /// Stops writing and syncing the segment; its unsynced lines go to the next one.

@@ -5,7 +5,6 @@ use std::time::{Duration, SystemTime};
 
 use tracing::warn;
 
-use super::checkpoint::Checkpoint;
 use super::closed_segment::ClosedSegment;
 use super::folder::{segment_modified, segment_numbers};
 use super::log::Log;
@@ -28,15 +27,10 @@ const WRONG_CLOCK: Duration = Duration::from_secs(600);
 
 impl Retention {
     /// Removes the oldest segments that must leave. Each removal is on the disk as a record with a
-    /// signature, which is added to `signed`, before the file is removed, so that an auditor
-    /// without the secret can believe it. A segment that cannot be removed stays, and is tried
-    /// again at the next call: records can still be written.
-    pub(super) fn remove_surplus(
-        &mut self,
-        log: &mut Log,
-        signed: &mut Vec<Checkpoint>,
-        now: Stamp,
-    ) -> io::Result<()> {
+    /// signature before the file is removed, so that an auditor without the secret can believe it.
+    /// A segment that cannot be removed stays, and is tried again at the next call: records can be
+    /// written all the same.
+    pub(super) fn remove_surplus(&mut self, log: &mut Log, now: Stamp) -> io::Result<()> {
         loop {
             let surplus = match self.oldest_surplus(log, now) {
                 Ok(Some(surplus)) => surplus,
@@ -46,7 +40,7 @@ impl Retention {
             let ClosedSegment { number, .. } = surplus;
             if self.recorded != Some(number) {
                 log.append(std::iter::once((&surplus.event("segment_removed"), now)), now)?;
-                signed.push(log.sign(now)?);
+                log.sign(now)?;
                 log.sync(now)?;
                 self.recorded = Some(number);
             }

@@ -8,8 +8,6 @@ use std::time::Duration;
 
 use tracing::{debug, error, info, warn};
 
-use super::EVIDENCE;
-use super::checkpoint::Checkpoint;
 use super::compressor::Compressor;
 use super::log::{Gap, Log};
 use super::queue::{
@@ -18,7 +16,6 @@ use super::queue::{
 use super::record::{AuditEvent, Stamp, time_text};
 use super::retention::Retention;
 use super::sync_thread::{SyncThread, ended};
-use base::seal::hex::hex;
 
 /// The state of the writer.
 pub(super) struct LogWriter {
@@ -35,9 +32,6 @@ pub(super) struct LogWriter {
     was_quick: bool,
     /// Whether the last producer is gone: the writer ends once everything is written.
     draining: bool,
-    /// Checkpoints that are not known to be on the disk. They are logged only once they are on the
-    /// disk: a checkpoint that is kept elsewhere must not be missing here.
-    signed: Vec<Checkpoint>,
     synced_at: Duration,
     /// When the checks of each [`TICK`] were done last.
     ticked_at: Duration,
@@ -87,7 +81,6 @@ impl LogWriter {
             outage: None,
             was_quick: true,
             draining: false,
-            signed: Vec::new(),
             synced_at: Duration::ZERO,
             ticked_at: Duration::ZERO,
             is_nearly_full: false,
@@ -124,7 +117,6 @@ impl LogWriter {
             self.tick(now);
         }
         self.maintain(now);
-        self.log_checkpoints();
         // A log that drains is retried as long as the gateway runs.
         closing || (self.draining && self.outage.is_none())
     }
@@ -250,10 +242,10 @@ impl LogWriter {
 
     fn try_maintain(&mut self, now: Stamp) -> io::Result<()> {
         if self.log.wants_checkpoint(now) {
-            self.signed.push(self.log.sign(now)?);
+            self.log.sign(now)?;
         }
         if self.log.wants_rotation(now) && !self.log.is_syncing() {
-            self.signed.push(self.log.rotate(now)?);
+            self.log.rotate(now)?;
         }
         let is_due = |every| {
             let is_time = now.up.saturating_sub(self.synced_at) >= every;
@@ -299,7 +291,7 @@ impl LogWriter {
         self.compressor.compress_before(self.log.path(), self.log.number());
         self.retry(now);
         if self.outage.is_none() && !self.log.is_syncing() {
-            let outcome = self.retention.remove_surplus(&mut self.log, &mut self.signed, now);
+            let outcome = self.retention.remove_surplus(&mut self.log, now);
             self.go_down_on_error(outcome, now);
         }
     }
@@ -379,39 +371,13 @@ impl LogWriter {
         let event = AuditEvent::new("stopped");
         let last = self.log.append(std::iter::once((&event, now)), now);
         let last = last.and_then(|()| self.log.sign(now));
-        match last.and_then(|signed| self.log.sync(now).map(|()| signed)) {
-            Ok(signed) => self.signed.push(signed),
-            Err(error) => error!(
+        if let Err(error) = last.and_then(|()| self.log.sync(now)) {
+            error!(
                 path = %self.log.path().display(),
                 %error,
                 "the audit log ends without a checkpoint"
-            ),
+            );
         }
-        self.log_checkpoints();
-    }
-
-    /// Writes checkpoints that are on the disk to the gateway's log, so that a copy is kept
-    /// elsewhere: an audit log that ends before its last checkpoint was truncated.
-    fn log_checkpoints(&mut self) {
-        let durable = self.log.durable_seq();
-        let instance = &self.log.writer().instance;
-        self.signed.retain(|Checkpoint { statement, signature }| {
-            let is_durable = statement.seq <= durable;
-            if let (true, Some(digests)) = (is_durable, &statement.digests) {
-                info!(
-                    target: EVIDENCE,
-                    count = statement.seq,
-                    head = hex(&statement.mac),
-                    lines = hex(&digests.lines),
-                    segment = digests.segment,
-                    headers = hex(&digests.headers),
-                    instance,
-                    signature,
-                    "audit checkpoint"
-                );
-            }
-            !is_durable
-        });
     }
 }
 

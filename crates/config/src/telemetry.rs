@@ -9,8 +9,7 @@ table! {
     /// The configuration of log, spans and metrics.
     #[derive(Clone, Debug, PartialEq)]
     pub struct TelemetrySettings(section, key, proxies: Proxies) {
-        /// Filter of the log on standard error. No filter leaves out the checkpoints of the audit
-        /// log.
+        /// Filter of the log on standard error.
         #[default = "info"] #[example = "promptgate=debug,info"]
         pub log: String = section.parsed(key, FILTER_RULE, filter).unwrap_or_else(|| "info".to_owned());
         /// `text`, `json`, or `auto`: text on a terminal, JSON elsewhere.

@@ -9,7 +9,6 @@
 #![warn(clippy::panic, clippy::unwrap_used)]
 #![warn(unreachable_pub)]
 
-mod evidence;
 mod exporter;
 mod export_health;
 pub mod log;

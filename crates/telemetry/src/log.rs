@@ -10,7 +10,7 @@ use opentelemetry_appender_tracing::layer::OpenTelemetryTracingBridge;
 use opentelemetry_otlp::{Compression, LogExporter, WithExportConfig, WithHttpConfig};
 use opentelemetry_sdk::logs::SdkLoggerProvider;
 use tokio::time::timeout;
-use tracing::{Event, Level, Subscriber, warn};
+use tracing::{Event, Level, Subscriber};
 use tracing_appender::non_blocking::{ErrorCounter, NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::filter::{FilterExt, Targets, filter_fn};
 use tracing_subscriber::fmt::format::{Format, Json, Writer};
@@ -20,10 +20,8 @@ use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, fmt, reload};
 
-use super::evidence::{EvidenceGuard, EvidenceLines};
 use super::exporter::Exporter;
 use super::{SCOPE, resource};
-use audit::EVIDENCE;
 use base::platform::blocking;
 use config::{LogFormat, TelemetrySettings};
 
@@ -38,7 +36,6 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 #[must_use = "the log ends when this is dropped"]
 pub struct Logging {
     _lines: WorkerGuard,
-    _evidence: EvidenceGuard,
     control: Control,
 }
 
@@ -50,7 +47,7 @@ struct LogControls {
     filter: Box<dyn Fn(Targets) + Send + Sync>,
     is_json: Arc<AtomicBool>,
     bridge: Box<dyn Fn(Option<Bridge>) + Send + Sync>,
-    dropped: Box<dyn Fn() -> usize + Send + Sync>,
+    dropped: ErrorCounter,
     otlp: ArcSwapOption<SdkLoggerProvider>,
 }
 
@@ -78,19 +75,10 @@ fn is_styled() -> bool {
 pub fn init(telemetry: &TelemetrySettings) -> Result<Logging, String> {
     let lines = NonBlockingBuilder::default().lossy(true).buffered_lines_limit(MAX_BUFFERED_LINES);
     let (writer, guard) = lines.finish(io::stderr());
-    let counter = writer.error_counter();
-    let report = report_dropped(counter.clone());
-    let evidence = EvidenceLines::start(io::stderr(), report).map_err(|error| error.to_string())?;
-    let (evidence, evidence_guard) = evidence;
-    let proofs = evidence.clone();
-    let dropped = Box::new(move || counter.dropped_lines() + proofs.dropped());
+    let dropped = writer.error_counter();
     let is_json = Arc::new(AtomicBool::new(is_json(telemetry)));
     let layer = fmt::layer().with_writer(writer).with_ansi(is_styled());
     let layer = layer.event_format(LineFormat::new(is_json.clone()));
-    let layer = layer.with_filter(filter_fn(|metadata| metadata.target() != EVIDENCE));
-    let proof = fmt::layer().with_writer(move || evidence.clone()).with_ansi(is_styled());
-    let proof = proof.event_format(LineFormat::new(is_json.clone()));
-    let proof = proof.with_filter(filter_fn(|metadata| metadata.target() == EVIDENCE));
     let otlp = telemetry.otlp.as_ref().map(|otlp| otlp_provider(telemetry, otlp)).transpose()?;
     let (bridge, bridge_handle) =
         reload::Layer::new(otlp.as_ref().map(OpenTelemetryTracingBridge::new));
@@ -99,7 +87,7 @@ pub fn init(telemetry: &TelemetrySettings) -> Result<Logging, String> {
     // Lines of libraries are not exported: an export would cause the next one.
     let is_own = filter_fn(|metadata| metadata.target().starts_with(SCOPE));
     let bridge = bridge.with_filter(otlp_filter.and(is_own));
-    let lines = layer.and_then(proof).with_filter(line_filter);
+    let lines = layer.with_filter(line_filter);
     tracing_subscriber::registry().with(lines).with(bridge).init();
     // Reloading fails only after the subscriber is gone.
     let filter = move |filter: Targets| {
@@ -112,31 +100,14 @@ pub fn init(telemetry: &TelemetrySettings) -> Result<Logging, String> {
     let bridge = Box::new(bridge);
     Ok(Logging {
         _lines: guard,
-        _evidence: evidence_guard,
         control: Control(Arc::new(LogControls { filter, is_json, bridge, dropped, otlp })),
     })
 }
 
-/// Returns a function that logs the number of lines dropped since its last call, if any. Its
-/// argument is the number of dropped lines of evidence.
-fn report_dropped(lines: ErrorCounter) -> impl FnMut(usize) + Send {
-    let mut reported = 0;
-    move |evidence| {
-        let dropped = lines.dropped_lines() + evidence;
-        if dropped > reported {
-            let count = dropped - reported;
-            warn!(target: EVIDENCE, count, "lines of the log were dropped: its reader is too slow");
-            reported = dropped;
-        }
-    }
-}
-
-/// Returns the filter, which always passes the evidence of the audit log. The configuration has
-/// validated it, so the fallback, INFO as by default, is not reached.
+/// Returns the filter. The configuration has validated it, so the fallback, INFO as by default, is
+/// not reached.
 fn filter(telemetry: &TelemetrySettings) -> Targets {
-    let filter: Targets =
-        telemetry.log.parse().unwrap_or_else(|_| Targets::new().with_default(Level::INFO));
-    filter.with_target(EVIDENCE, Level::INFO)
+    telemetry.log.parse().unwrap_or_else(|_| Targets::new().with_default(Level::INFO))
 }
 
 fn is_json(telemetry: &TelemetrySettings) -> bool {
@@ -196,7 +167,7 @@ impl Control {
 
     /// Returns how many lines were dropped, because the reader of standard error is too slow.
     pub fn dropped_lines(&self) -> usize {
-        (self.0.dropped)()
+        self.0.dropped.dropped_lines()
     }
 
     /// Switches to the renewed settings at once, then exports the remaining lines to the previous

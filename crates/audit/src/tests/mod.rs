@@ -69,7 +69,7 @@ fn check_without_secret(path: &Path, checkpoints: Vec<KeptCheckpoint>) -> Verifi
 
 /// Writes a log of four segments with checkpoints, and returns a copy of the last checkpoint.
 fn sample(path: &Path) -> KeptCheckpoint {
-    let (mut log, recovered) = open(path);
+    let (mut log, _) = open(path);
     for id in 0..30 {
         append(&mut log, id).unwrap();
         if id % 10 == 9 {
@@ -77,9 +77,37 @@ fn sample(path: &Path) -> KeptCheckpoint {
         }
     }
     append(&mut log, 30).unwrap();
-    let signed = log.sign(at(31)).unwrap();
+    log.sign(at(31)).unwrap();
     log.sync(at(31)).unwrap();
-    KeptCheckpoint { instance: recovered.writer.instance, checkpoint: signed }
+    let copies = fs::read_to_string(path.join("checkpoints.jsonl")).unwrap();
+    KeptCheckpoint::read(copies.lines().next_back().unwrap()).unwrap()
+}
+
+#[test]
+fn d6_checkpoints_are_copied_once_their_records_are_on_the_disk() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    let copies = path.join("checkpoints.jsonl");
+    let (mut log, _) = open(path);
+    append(&mut log, 1).unwrap();
+    log.sign(at(2)).unwrap();
+    assert!(!copies.exists());
+    log.sync(at(2)).unwrap();
+    let copied = fs::read_to_string(&copies).unwrap();
+    let segment = fs::read_to_string(path.join(segment_name(1))).unwrap();
+    assert!(copied.lines().count() == 1 && segment.ends_with(&copied), "{copied}");
+    // A full file gets another name.
+    fs::File::options().write(true).open(&copies).unwrap().set_len(8 << 20).unwrap();
+    log.sign(at(3)).unwrap();
+    log.sync(at(3)).unwrap();
+    assert_eq!(fs::metadata(path.join("checkpoints.jsonl.1")).unwrap().len(), 8 << 20);
+    assert_eq!(fs::read_to_string(&copies).unwrap().lines().count(), 1);
+    // A copy that cannot be written does not take the log down.
+    fs::remove_file(&copies).unwrap();
+    fs::create_dir(&copies).unwrap();
+    log.sign(at(4)).unwrap();
+    log.sync(at(4)).unwrap();
+    assert!(check(path).mistakes.is_empty());
 }
 
 #[test]

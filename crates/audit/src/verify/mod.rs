@@ -114,7 +114,7 @@ impl fmt::Display for Violation {
 const MAX_MISTAKES: usize = 100;
 
 impl KeptCheckpoint {
-    /// Reads a line of the gateway's own log, or of an audit log; `None` if it is not a checkpoint.
+    /// Reads a line of an audit log, or of the file of copies; `None` if it is not a checkpoint.
     pub fn read(line: &str) -> Option<Self> {
         let value: serde_json::Value = serde_json::from_str(line).ok()?;
         let text = |name: &str| value.get(name)?.as_str();
