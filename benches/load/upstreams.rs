@@ -6,7 +6,7 @@
 
 use std::convert::Infallible;
 use std::fmt::Write as _;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -23,7 +23,8 @@ use tokio::sync::watch;
 
 use super::client::NUMBER;
 
-/// Part of the name of a prompt which the last upstream fails to get.
+/// Part of the name of a prompt which the last upstream fails to get. After that it does not answer
+/// the gateway either, so that the circuit breaker opens.
 const FAILING: &[u8] = b"p-00049\"";
 
 /// The content of the scripted upstreams.
@@ -64,6 +65,8 @@ struct Upstream {
     /// The number of changes of this upstream's list.
     version: watch::Sender<u64>,
     list: Mutex<(u64, Bytes)>,
+    /// Whether it has failed to get a prompt.
+    has_failed: AtomicBool,
     /// Requests for prompts and completions so far, of all upstreams.
     calls: Arc<AtomicU64>,
 }
@@ -76,6 +79,11 @@ struct Messages {
 }
 
 type Body = BoxBody<Bytes, Infallible>;
+
+fn failure() -> Response<Body> {
+    let response = Response::builder().status(500);
+    response.body(Full::default().boxed()).expect("a response")
+}
 
 /// Serves until it is killed. Prints one address for each upstream.
 pub async fn serve(options: UpstreamOptions) {
@@ -95,6 +103,7 @@ pub async fn serve(options: UpstreamOptions) {
             version: watch::Sender::new(0),
             list: Mutex::new((0, prompts(index, &options, 0, false).into())),
             options: options.clone(),
+            has_failed: AtomicBool::new(false),
             calls: calls.clone(),
         });
         tokio::spawn(accept(listener, upstream));
@@ -203,6 +212,9 @@ impl Upstream {
             return json(&id, &[br#"{"resultType":"complete","completion":{"values":["formal","friendly","short"],"hasMore":false}}"#]);
         }
         if has("\"server/discover\"") {
+            if self.has_failed.load(Ordering::Relaxed) {
+                return failure();
+            }
             return json(&id, &[br#"{"resultType":"complete","ttlMs":600000,"cacheScope":"public","supportedVersions":["2026-07-28"],"capabilities":{"prompts":{"listChanged":true},"completions":{}}}"#]);
         }
         if has("\"subscriptions/listen\"") {
@@ -217,8 +229,8 @@ impl Upstream {
     async fn get(&self, body: &[u8]) -> Response<Body> {
         self.calls.fetch_add(1, Ordering::Relaxed);
         if self.index + 1 == self.options.upstreams && memmem::find(body, FAILING).is_some() {
-            let response = Response::builder().status(500);
-            return response.body(Full::default().boxed()).expect("a response");
+            self.has_failed.store(true, Ordering::Relaxed);
+            return failure();
         }
         if self.options.slow > 0 && self.index + 1 == self.options.upstreams {
             tokio::time::sleep(Duration::from_millis(self.options.slow)).await;

@@ -123,11 +123,7 @@ impl UpstreamRow {
             },
             in_flight: status.load.0,
             waiting: status.load.1,
-            breaker: match (until, status.is_breaker_partly_open) {
-                (Some(_), _) => "open",
-                (None, true) => "partly open",
-                (None, false) => "closed",
-            },
+            breaker: if until.is_some() { "open" } else { "closed" },
             next_try_ms: until.map(whole_millis),
             prompts: status.walk.map(|walk| walk.prompts),
             pages: status.walk.map(|walk| walk.pages),

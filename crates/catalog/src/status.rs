@@ -42,8 +42,6 @@ pub struct UpstreamStatus {
     pub walk: Option<WalkInfo>,
     /// When the open circuit breaker admits its next probe; `None` while closed.
     pub breaker_open_until: Option<Instant>,
-    /// Whether the circuit breaker refuses calls of one prompt or caller.
-    pub is_breaker_partly_open: bool,
     /// Calls in flight, and calls queued for the concurrency limit.
     pub load: (usize, usize),
     /// Whether the upstream was called since the start.
@@ -145,7 +143,6 @@ pub fn statuses(
             nothing_approved: approvals.held > 0 && approvals.approved == 0,
             walk: catalog.walks.get(id).copied().filter(|_| !config.lists_per_caller()),
             breaker_open_until: upstream.breaker_open_until(),
-            is_breaker_partly_open: upstream.is_breaker_partly_open(),
             load: upstream.load(),
             was_called: upstream.was_called(),
             recent: upstream.recent(),

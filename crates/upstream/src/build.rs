@@ -146,7 +146,8 @@ impl Upstream {
         let restarts: Arc<AtomicU64> = Arc::default();
         let walk_pause: Arc<AtomicU64> = Arc::default();
         let settings = &config.settings;
-        let breaker = CircuitBreaker::new(settings.breaker, !config.lists_per_caller());
+        let has_checks = !config.lists_per_caller();
+        let breaker = CircuitBreaker::new(config.id.as_str(), settings.breaker, has_checks);
         let concurrency =
             ConcurrencyLimit::new(settings.in_flight, settings.queue, settings.queue_wait);
         let driving = Driver {

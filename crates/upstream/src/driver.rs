@@ -16,7 +16,7 @@ use tracing::{debug, error, info, warn};
 use super::connection::Connection;
 use super::connection::connect::{Connector, DriverSignals};
 use super::connection::handshake::ListenEvent;
-use super::guard::circuit_breaker::{CircuitBreaker, log_transition};
+use super::guard::circuit_breaker::CircuitBreaker;
 use super::held_secrets::HeldSecrets;
 use super::walk_pace::WalkPace;
 use audit::Audit;
@@ -219,8 +219,7 @@ impl Driver {
                     }
                     self.count_session(connected.elapsed());
                     // A connection that is lost again and again is reopened with backoff, unless a
-                    // call may have ended it. The breaker counts that against its caller; other
-                    // callers need not wait.
+                    // call may have ended it: no other caller waits for that.
                     let is_by_call = attempts.failure.is_none()
                         && self.connection().is_some_and(|c| c.was_in_use());
                     if connected.elapsed() > STABLE_AFTER || is_by_call {
@@ -282,13 +281,7 @@ impl Driver {
         debug!(upstream = %self.upstream.id, ?revision, transport, "connected");
         let old = self.connection_state.send_replace(ConnectionState::Up(connection));
         // The counted failures belong to another connection, or to a time without a connection.
-        let transition = match &old {
-            ConnectionState::Up(_) => self.breaker.close(),
-            _ => self.breaker.reset(),
-        };
-        if transition.is_some() {
-            info!(upstream = %self.upstream.id, "circuit breaker closed by a new connection");
-        }
+        self.breaker.close();
         if self.upstream.is_passthrough {
             self.signals.passthrough.reconnected();
         }
@@ -361,8 +354,7 @@ impl Driver {
         loop {
             self.breaker.check_due().await;
             let ping = connection.ping(self.upstream.settings.page_timeout).await;
-            let transition = self.breaker.checked(ping.err().as_ref(), Instant::now());
-            log_transition(self.upstream.id.as_str(), transition);
+            self.breaker.checked(ping.err().as_ref(), Instant::now());
         }
     }
 

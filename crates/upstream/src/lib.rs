@@ -141,11 +141,6 @@ impl Upstream {
         self.breaker.open_until()
     }
 
-    /// Whether the circuit breaker refuses calls of one prompt or caller.
-    pub fn is_breaker_partly_open(&self) -> bool {
-        self.breaker.is_partly_open()
-    }
-
     /// Whether the upstream was called since the start.
     pub fn was_called(&self) -> bool {
         self.was_called.load(Ordering::Relaxed)
@@ -276,7 +271,7 @@ impl Upstream {
             .transpose();
         let (permit, breaker_open) = match admitted {
             Ok(permit) => (permit, None),
-            Err(refusal) => (None, Some(refusal.fault(now))),
+            Err(kind) => (None, Some(kind)),
         };
         let is_sent = breaker_open.is_none();
         let operation = is_sent.then(|| self.operation(&mut request)).flatten();

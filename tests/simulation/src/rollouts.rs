@@ -82,7 +82,7 @@ impl<'a> Rollout<'a> {
         for _ in 0..ROUNDS {
             for subject in 0..2 {
                 self.fail(subject, replica).await;
-                // A probe of the breaker reaches the upstream.
+                // The replicas tell each other.
                 sleep(SETTLED).await;
             }
         }

@@ -52,8 +52,9 @@ table! {
         pub queue_wait: Duration [secs(1)] = section.duration(key, base.queue_wait, Duration::ZERO);
         /// Circuit breaker. While it is open, calls are refused and the list is still served. It
         /// counts calls without an answer (unreachable, broken connection, timeout, HTTP 5xx), not
-        /// JSON-RPC errors. What one caller or one prompt meets is held against these alone. Not
-        /// for calls with `per_caller`. See docs/operating.md#circuit-breaker.
+        /// JSON-RPC errors. The failures of one caller or of one prompt do not open it while the
+        /// upstream answers a ping. Not for calls with `per_caller`. See
+        /// docs/operating.md#circuit-breaker.
         pub breaker: Breaker [Breaker::default()] = breaker(section.section(key), base.breaker);
         /// Refuse a get that lacks a required argument, or has a value outside the `choices` of an
         /// overlay, before the upstream is called.

@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::call_secrets::CallSecrets;
 use super::correlator::{InterimMessage, InterimReceiver};
-use crate::guard::circuit_breaker::{BreakerPermit, log_transition};
+use crate::guard::circuit_breaker::BreakerPermit;
 use crate::guard::concurrency::{ConcurrencyLimit, Permit};
 use crate::guard::large_texts::{AT_ONCE, work_on};
 use crate::recent_calls::RecentCalls;
@@ -194,12 +194,8 @@ impl CallExchange {
             step = self.clean_step() => step,
             () = sleep_until(deadline) => Err(Kind::Timeout),
         };
-        match &step {
-            Ok(ExchangeEvent::Interim(_)) => {
-                let transition = self.breaker.as_mut().and_then(BreakerPermit::confirm_alive);
-                log_transition(&self.upstream, transition);
-            }
-            step => self.end(step.as_ref().err()),
+        if !matches!(step, Ok(ExchangeEvent::Interim(_))) {
+            self.end(step.as_ref().err());
         }
         step.map_err(|kind| {
             let upstream = self.upstream.clone();
@@ -245,9 +241,9 @@ impl CallExchange {
 
     fn end(&mut self, error: Option<&Kind>) {
         let now = Instant::now();
-        let permit = self.breaker.take();
-        let transition = permit.and_then(|permit| permit.end(error, now));
-        log_transition(&self.upstream, transition);
+        if let Some(permit) = self.breaker.take() {
+            permit.end(error, now);
+        }
         // A call that the concurrency limit has refused did not reach the upstream.
         if let Some(RecentCall { calls, began, speaks_http }) = self.recent.take()
             && error != Some(&Kind::Busy)

@@ -1,14 +1,10 @@
-//! Circuit breaker: refuses calls for a time after failed calls in a row, as narrowly as the
-//! failures allow.
+//! Circuit breaker: refuses the calls of an upstream for a time after failed calls in a row.
 //!
-//! Failures of one caller with one prompt are held against calls of that prompt by that caller,
-//! failures of several callers with one prompt against that prompt. All calls are refused only when
-//! several callers failed with several prompts, or calls fail and the upstream does not answer the
-//! gateway itself.
+//! The circuit opens when several callers failed with several prompts, or when calls fail and the
+//! upstream does not answer the gateway itself. A single caller or prompt does not open it.
 
-mod failure_row;
+mod tally;
 
-use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,120 +12,60 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
-use tracing::{debug, info, warn};
-
-use failure_row::FailureRow;
+use tracing::{info, warn};
 
 use domain::fair_share::Holder;
 use domain::fault::UpstreamFaultKind as Kind;
+use tally::Tally;
 
 /// The circuit breaker of one upstream. It reads no clock: the caller passes the time.
 #[derive(Debug)]
 pub(crate) struct CircuitBreaker {
+    upstream: String,
     settings: config::Breaker,
     /// Whether the gateway itself probes the upstream; otherwise a call does.
     has_checks: bool,
     /// Keys of callers and prompts: no caller can choose names whose keys are equal.
     keys: RandomState,
     state: Mutex<BreakerState>,
-    /// Notified when the next check of the upstream becomes due earlier.
+    /// Notified when a check of the upstream is due earlier than before.
     check_is_due: Notify,
 }
 
+/// State since the upstream last answered. Closed by default.
 #[derive(Debug, Default)]
 struct BreakerState {
-    /// The circuit of all calls.
-    shared: Circuit,
-    /// The consecutive failures of all calls.
-    row: FailureRow,
-    /// Circuits of one prompt, or of one prompt and one caller, after consecutive failures.
-    narrow: HashMap<BreakerScope, NarrowCircuit>,
-    /// Whether a narrow circuit has opened since the last check.
+    /// Failed calls in a row.
+    failures: usize,
+    callers: Tally,
+    prompts: Tally,
+    /// Whether enough calls have failed for a check.
     is_suspect: bool,
-    /// Whether a check has failed since the breaker opened for all.
-    has_failed_check: bool,
-    /// Number of the latest probe.
-    probe: u64,
-}
-
-/// One circuit of a breaker, closed by default: decides when to refuse calls.
-#[derive(Debug, Default)]
-struct Circuit {
-    /// Openings since the circuit was last closed; the open time doubles with each opening.
-    openings: u32,
-    /// When the next probe is admitted; `None` while closed.
+    /// When the next probe is due; `None` while closed.
     open_until: Option<Instant>,
-    /// The number of the probe in flight.
-    probe: Option<u64>,
+    /// Waits for a probe, each twice as long as the one before.
+    waits: u32,
 }
 
-/// The calls that one circuit refuses together.
-#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-pub(crate) enum BreakerScope {
-    All,
-    Prompt(u64),
-    /// Calls of one prompt by one caller.
-    Call(CallKey),
-}
-
-#[derive(Debug, Default)]
-struct NarrowCircuit {
-    circuit: Circuit,
-    /// The failures of a prompt.
-    row: FailureRow,
-}
-
-/// The caller and the prompt of a call, as keyed hashes.
-#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-pub(crate) struct CallKey {
-    caller: u64,
-    prompt: u64,
-}
-
-/// Most narrow circuits of one upstream; beyond it, the caller with most of them loses circuits.
-const MAX_NARROW: usize = 4_096;
-
-/// A change of state that is worth a log line.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum BreakerTransition {
-    /// Closed to open.
-    Opened {
-        scope: BreakerScope,
-        /// Consecutive failures.
-        failures: usize,
-        /// Time until the next probe.
-        probe_in: Duration,
-    },
-    /// Still open: the probe failed.
-    Reopened { scope: BreakerScope, probe_in: Duration },
-    /// Open to closed.
-    Closed { scope: BreakerScope },
-}
-
-/// Why a call is refused.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct BreakerRefusal {
-    pub scope: BreakerScope,
-    /// When the next call may be admitted.
-    pub until: Instant,
-}
-
-/// Permission to call. Dropped without an outcome, as for a cancelled call, the permit leaves the
-/// state unchanged, except that the next call may probe.
+/// Permission to call. A permit that is dropped without an outcome, as for a cancelled call, leaves
+/// the state unchanged.
 #[derive(Debug)]
 #[must_use]
 pub struct BreakerPermit {
     breaker: Arc<CircuitBreaker>,
-    key: CallKey,
-    /// The number of the probe, if the call is a probe.
-    probe: Option<u64>,
+    /// Keyed hash of the caller.
+    caller: u64,
+    /// Keyed hash of the prompt.
+    prompt: u64,
+    is_probe: bool,
 }
 
 impl CircuitBreaker {
     /// Returns a closed breaker. `has_checks` says whether the gateway itself checks the upstream
-    /// ([`CircuitBreaker::check_due`]) before calls of all callers are admitted again.
-    pub(crate) fn new(settings: config::Breaker, has_checks: bool) -> Arc<Self> {
+    /// ([`CircuitBreaker::check_due`]) before calls are admitted again.
+    pub(crate) fn new(upstream: &str, settings: config::Breaker, has_checks: bool) -> Arc<Self> {
         Arc::new(Self {
+            upstream: upstream.to_owned(),
             settings,
             has_checks,
             keys: RandomState::new(),
@@ -138,55 +74,53 @@ impl CircuitBreaker {
         })
     }
 
-    /// Admits a call: every call while closed, one probe at a time after the open time.
+    /// Admits a call. The closed circuit admits every call; the open circuit admits a probe after
+    /// each wait, unless the gateway itself checks the upstream.
+    ///
+    /// # Errors
+    /// [`Kind::Unavailable`] while the circuit is open.
     pub(crate) fn admit(
         self: &Arc<Self>,
         holder: &Holder,
         prompt: &str,
         now: Instant,
-    ) -> Result<BreakerPermit, BreakerRefusal> {
-        let key =
-            CallKey { caller: self.keys.hash_one(holder), prompt: self.keys.hash_one(prompt) };
+    ) -> Result<BreakerPermit, Kind> {
+        let caller = self.keys.hash_one(holder);
+        let prompt = self.keys.hash_one(prompt);
         let mut state = self.lock();
-        if self.has_checks
-            && let Some(until) = state.shared.open_until
-        {
-            return Err(BreakerRefusal { scope: BreakerScope::All, until: until.max(now) });
+        let open_until = state.open_until;
+        if let Some(until) = open_until.filter(|until| self.has_checks || now < *until) {
+            let wait = until.saturating_duration_since(now).as_millis().max(1);
+            return Err(Kind::Unavailable(format!(
+                "the circuit breaker is open after failed calls in a row; the next one is admitted \
+                 in {wait} ms"
+            )));
         }
-        let probe = state.admit(key, now)?;
-        Ok(BreakerPermit { breaker: self.clone(), key, probe })
+        let is_probe = open_until.is_some();
+        if is_probe {
+            // The wait for the next probe begins at once, however long this probe takes.
+            state.open(self.settings, now);
+        }
+        Ok(BreakerPermit { breaker: self.clone(), caller, prompt, is_probe })
     }
 
-    /// Closes the breaker for all and forgets consecutive failures, because a new connection is
-    /// open. The circuits of single prompts and callers stay.
-    pub(crate) fn close(&self) -> Option<BreakerTransition> {
-        self.lock().close()
+    /// Closes the circuit: the upstream has answered, or there is a new connection.
+    pub(crate) fn close(&self) {
+        let before = std::mem::take(&mut *self.lock());
+        if before.open_until.is_some() {
+            info!(upstream = self.upstream, "circuit breaker closed");
+        }
     }
 
-    /// Closes all circuits, because the upstream has come back after an outage.
-    pub(crate) fn reset(&self) -> Option<BreakerTransition> {
-        let mut state = self.lock();
-        state.narrow.clear();
-        state.close()
-    }
-
-    /// When the breaker that is open for all may close; `None` while it is closed.
+    /// When the circuit may close; `None` while it is closed.
     pub(crate) fn open_until(&self) -> Option<Instant> {
-        self.lock().shared.open_until
-    }
-
-    /// Whether the breaker refuses calls of some prompt or caller.
-    pub(crate) fn is_partly_open(&self) -> bool {
-        self.lock().narrow.values().any(|narrow| narrow.circuit.open_until.is_some())
+        self.lock().open_until
     }
 
     /// Waits until the gateway should check whether the upstream answers. Cancel safe.
     pub(crate) async fn check_due(&self) {
         loop {
-            let (is_suspect, open_until) = {
-                let state = self.lock();
-                (state.is_suspect, state.shared.open_until)
-            };
+            let BreakerState { is_suspect, open_until, .. } = *self.lock();
             tokio::select! {
                 () = std::future::ready(()), if is_suspect => return,
                 () = sleep_until(open_until.unwrap_or_else(Instant::now)), if open_until.is_some() => return,
@@ -195,44 +129,51 @@ impl CircuitBreaker {
         }
     }
 
-    /// Processes the outcome of a check. An upstream that does not answer is unavailable for all if
-    /// calls have failed in a row; an upstream that answers is available.
-    pub(crate) fn checked(
-        &self,
-        failure: Option<&Kind>,
-        now: Instant,
-    ) -> Option<BreakerTransition> {
-        let answers = !failure.is_some_and(counts_as_failure);
+    /// Processes the outcome of a check. An upstream that does not answer is unavailable if calls
+    /// have failed in a row; an upstream that answers is available.
+    pub(crate) fn checked(&self, failure: Option<&Kind>, now: Instant) {
         let mut state = self.lock();
         state.is_suspect = false;
-        let scope = BreakerScope::All;
-        let is_open = state.shared.open_until.is_some();
-        if answers {
-            // All recent failures happened because the upstream was gone.
-            if is_open && state.has_failed_check {
-                state.narrow.clear();
-            }
-            return is_open.then(|| state.close()).flatten();
+        let is_open = state.open_until.is_some();
+        let answers = !failure.is_some_and(counts_as_failure);
+        if answers && is_open {
+            drop(state);
+            self.close();
+        } else if !answers && (is_open || state.failures >= self.settings.failures) {
+            self.open(state, now);
         }
-        let failures = state.row.total;
-        if !is_open && failures < self.settings.failures {
-            return None;
-        }
-        state.has_failed_check = true;
-        let probe_in = state.shared.open(self.settings, now);
-        Some(if is_open {
-            BreakerTransition::Reopened { scope, probe_in }
-        } else {
-            BreakerTransition::Opened { scope, failures, probe_in }
-        })
     }
 
-    fn fail(&self, permit: &BreakerPermit, kind: &Kind, now: Instant) -> Option<BreakerTransition> {
-        let transition = self.lock().fail(self.settings, permit, kind, now);
-        if transition.is_some() {
-            self.check_is_due.notify_one();
+    /// Counts the failure of a call.
+    fn fail(&self, permit: &BreakerPermit, now: Instant) {
+        let needed = self.settings.failures;
+        let mut state = self.lock();
+        // The wait after a probe has begun with it, and calls from before the opening are outdated.
+        if state.open_until.is_some() {
+            return;
         }
-        transition
+        state.failures += 1;
+        state.is_suspect |= state.failures.is_multiple_of(needed);
+        let has_callers = state.callers.add(permit.caller, needed);
+        let has_prompts = state.prompts.add(permit.prompt, needed);
+        if has_callers && has_prompts {
+            self.open(state, now);
+        }
+        self.check_is_due.notify_one();
+    }
+
+    /// Opens the circuit, or keeps it open after a failed check.
+    fn open(&self, mut state: MutexGuard<'_, BreakerState>, now: Instant) {
+        let failures = state.failures;
+        let was_closed = state.open_until.is_none();
+        let next_probe_ms = state.open(self.settings, now).as_millis();
+        drop(state);
+        if was_closed {
+            warn!(
+                upstream = self.upstream,
+                next_probe_ms, "circuit breaker opened after {failures} failed calls in a row"
+            );
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, BreakerState> {
@@ -241,250 +182,38 @@ impl CircuitBreaker {
 }
 
 impl BreakerState {
-    fn admit(&mut self, key: CallKey, now: Instant) -> Result<Option<u64>, BreakerRefusal> {
-        if self.shared.open_until.is_none() && self.narrow.is_empty() {
-            return Ok(None);
-        }
-        let mut is_probe = false;
-        for scope in key.scopes() {
-            let Some(circuit) = self.circuit(scope) else { continue };
-            if let Some(until) = circuit.refuses(now) {
-                return Err(BreakerRefusal { scope, until });
-            }
-            is_probe |= circuit.open_until.is_some();
-        }
-        if !is_probe {
-            return Ok(None);
-        }
-        self.probe += 1;
-        let probe = Some(self.probe);
-        for scope in key.scopes() {
-            if let Some(circuit) = self.circuit(scope).filter(|c| c.open_until.is_some()) {
-                circuit.probe = probe;
-            }
-        }
-        Ok(probe)
-    }
-
-    fn circuit(&mut self, scope: BreakerScope) -> Option<&mut Circuit> {
-        match scope {
-            BreakerScope::All => Some(&mut self.shared),
-            narrow => self.narrow.get_mut(&narrow).map(|narrow| &mut narrow.circuit),
-        }
-    }
-
-    fn close(&mut self) -> Option<BreakerTransition> {
-        (self.row, self.has_failed_check) = Default::default();
-        let before = std::mem::take(&mut self.shared);
-        before.open_until.map(|_| BreakerTransition::Closed { scope: BreakerScope::All })
-    }
-
-    /// Notes a call that the upstream has answered.
-    fn succeed(&mut self, key: CallKey) -> Option<BreakerTransition> {
-        let mut transition = self.close();
-        if !self.narrow.is_empty() {
-            for scope in key.scopes() {
-                let before = self.narrow.remove(&scope);
-                let was_open = before.is_some_and(|before| before.circuit.open_until.is_some());
-                transition = transition.or(was_open.then_some(BreakerTransition::Closed { scope }));
-            }
-        }
-        transition
-    }
-
-    /// Notes a call without an answer. Returns the change of the widest scope.
-    fn fail(
-        &mut self,
-        settings: config::Breaker,
-        permit: &BreakerPermit,
-        kind: &Kind,
-        now: Instant,
-    ) -> Option<BreakerTransition> {
-        let key = permit.key;
-        let most = settings.failures;
-        let is_probe = permit.probe.is_some() && self.shared.probe == permit.probe;
-        // Calls that were in flight when the breaker opened for all are outdated.
-        if self.shared.open_until.is_some() && !is_probe {
-            return None;
-        }
-        let call = self
-            .fail_narrow(settings, BreakerScope::Call(key), permit, now, |row| row.total >= most);
-        // The end of a child process shows who may have caused it, but not that other calls would
-        // fail: the driver restarts the child.
-        if matches!(kind, Kind::ChildExited(_)) {
-            return call;
-        }
-        let prompt = BreakerScope::Prompt(key.prompt);
-        let prompt =
-            self.fail_narrow(settings, prompt, permit, now, |row| row.is_of_several_callers(most));
-        self.row.push(key);
-        let scope = BreakerScope::All;
-        let all = if is_probe {
-            let probe_in = self.shared.open(settings, now);
-            Some(BreakerTransition::Reopened { scope, probe_in })
-        } else if self.row.has_several_prompts && self.row.is_of_several_callers(most) {
-            let probe_in = self.shared.open(settings, now);
-            Some(BreakerTransition::Opened { scope, failures: self.row.total, probe_in })
-        } else {
-            None
-        };
-        all.or(prompt).or(call)
-    }
-
-    fn fail_narrow(
-        &mut self,
-        settings: config::Breaker,
-        scope: BreakerScope,
-        permit: &BreakerPermit,
-        now: Instant,
-        is_enough: impl FnOnce(&FailureRow) -> bool,
-    ) -> Option<BreakerTransition> {
-        if self.narrow.len() >= MAX_NARROW && !self.narrow.contains_key(&scope) {
-            self.forget_most();
-        }
-        let NarrowCircuit { circuit, row } = self.narrow.entry(scope).or_default();
-        let is_probe = permit.probe.is_some() && circuit.probe == permit.probe;
-        if circuit.open_until.is_some() && !is_probe {
-            return None;
-        }
-        row.push(permit.key);
-        if !is_probe && !is_enough(row) {
-            return None;
-        }
-        let probe_in = circuit.open(settings, now);
-        self.is_suspect = true;
-        Some(if is_probe {
-            BreakerTransition::Reopened { scope, probe_in }
-        } else {
-            BreakerTransition::Opened { scope, failures: row.total, probe_in }
-        })
-    }
-
-    /// Forgets the circuits that the caller with most circuits has met alone, so that no caller
-    /// takes the places of other callers; all circuits, if several callers have met each circuit.
-    fn forget_most(&mut self) {
-        let mut counts: HashMap<u64, usize> = HashMap::new();
-        for caller in self.narrow.values().filter_map(|narrow| narrow.row.only_caller()) {
-            *counts.entry(caller).or_default() += 1;
-        }
-        match counts.into_iter().max_by_key(|(_, count)| *count) {
-            Some((most, _)) => {
-                self.narrow.retain(|_, narrow| narrow.row.only_caller() != Some(most));
-            }
-            None => self.narrow.clear(),
-        }
-    }
-}
-
-impl Circuit {
-    /// Returns the time of the next probe if the circuit refuses a call now. After its open time,
-    /// an open circuit admits one probe.
-    fn refuses(&self, now: Instant) -> Option<Instant> {
-        let until = self.open_until?;
-        (now < until || self.probe.is_some()).then(|| until.max(now))
-    }
-
-    /// Opens the circuit, also again after a failed probe. Returns the time until the next probe.
+    /// Begins a wait for the next probe, and returns its length.
     fn open(&mut self, settings: config::Breaker, now: Instant) -> Duration {
-        let doubled = settings.open_min.saturating_mul(1 << self.openings.min(16));
-        let probe_in = doubled.min(settings.open_max);
-        self.open_until = Some(now + probe_in);
-        self.openings += 1;
-        self.probe = None;
-        probe_in
-    }
-}
-
-impl BreakerScope {
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::All => "all calls",
-            Self::Prompt(_) => "one prompt",
-            Self::Call(_) => "one prompt of one caller",
-        }
-    }
-}
-
-impl CallKey {
-    /// The circuits that can refuse the call, the widest first.
-    fn scopes(self) -> [BreakerScope; 3] {
-        [BreakerScope::All, BreakerScope::Prompt(self.prompt), BreakerScope::Call(self)]
+        let doubled = settings.open_min.saturating_mul(1 << self.waits.min(16));
+        let wait = doubled.min(settings.open_max);
+        self.open_until = Some(now + wait);
+        self.waits += 1;
+        self.is_suspect = false;
+        wait
     }
 }
 
 impl BreakerPermit {
-    /// Reports an interim message, which proves that the upstream works. A probe closes the breaker
-    /// at once, since the response may depend on a user's answer.
-    pub(crate) fn confirm_alive(&mut self) -> Option<BreakerTransition> {
-        let probe = self.probe.take()?;
-        let mut state = self.breaker.lock();
-        let is_current =
-            self.key.scopes().into_iter().any(|scope| {
-                state.circuit(scope).is_some_and(|circuit| circuit.probe == Some(probe))
-            });
-        is_current.then(|| state.succeed(self.key)).flatten()
-    }
-
-    /// Reports the outcome of the call, and returns the change of state that it causes.
-    pub(crate) fn end(self, failure: Option<&Kind>, now: Instant) -> Option<BreakerTransition> {
+    /// Reports the outcome of the call.
+    pub(crate) fn end(self, failure: Option<&Kind>, now: Instant) {
         match failure {
             // The upstream was not called, or did not end the call.
-            Some(Kind::Busy | Kind::NoToken { .. } | Kind::AccessEnded) => None,
-            Some(kind) if counts_as_failure(kind) => self.breaker.fail(&self, kind, now),
-            _ => self.breaker.lock().succeed(self.key),
+            Some(Kind::Busy | Kind::NoToken { .. } | Kind::AccessEnded) => self.give_back(now),
+            // A call that ends the child process says nothing about the calls of others: the driver
+            // restarts the child.
+            Some(Kind::ChildExited(_)) => {}
+            Some(kind) if counts_as_failure(kind) => self.breaker.fail(&self, now),
+            _ => self.breaker.close(),
         }
     }
-}
 
-impl Drop for BreakerPermit {
-    fn drop(&mut self) {
-        let Some(probe) = self.probe else { return };
+    /// Lets the next call probe in the place of this call.
+    fn give_back(&self, now: Instant) {
         let mut state = self.breaker.lock();
-        for scope in self.key.scopes() {
-            if let Some(circuit) = state.circuit(scope).filter(|c| c.probe == Some(probe)) {
-                circuit.probe = None;
-            }
+        if let Some(until) = state.open_until.filter(|_| self.is_probe) {
+            state.open_until = Some(until.min(now));
+            state.waits = state.waits.saturating_sub(1);
         }
-    }
-}
-
-impl BreakerRefusal {
-    /// The fault of the refused call.
-    pub(crate) fn fault(self, now: Instant) -> Kind {
-        let calls = match self.scope {
-            BreakerScope::All => "the circuit breaker is open after failed calls in a row",
-            BreakerScope::Prompt(_) => "calls of this prompt have failed in a row",
-            BreakerScope::Call(_) => "the caller's calls of this prompt have failed in a row",
-        };
-        let wait = self.until.saturating_duration_since(now).as_millis().max(1);
-        Kind::Unavailable(format!("{calls}; the next one is admitted in {wait} ms"))
-    }
-}
-
-/// Logs a change of state, if there is a change.
-pub(crate) fn log_transition(upstream: &str, transition: Option<BreakerTransition>) {
-    match transition {
-        Some(BreakerTransition::Opened { scope, failures, probe_in }) => {
-            let scope = scope.as_str();
-            let next_probe_ms = probe_in.as_millis();
-            warn!(
-                upstream,
-                next_probe_ms,
-                "circuit breaker opened for {scope} after {failures} failed calls in a row"
-            );
-        }
-        Some(BreakerTransition::Reopened { scope, probe_in }) => {
-            let scope = scope.as_str();
-            let next_probe_ms = probe_in.as_millis();
-            debug!(
-                upstream,
-                next_probe_ms, "circuit breaker stays open for {scope}: the probe failed"
-            );
-        }
-        Some(BreakerTransition::Closed { scope }) => {
-            info!(upstream, "circuit breaker closed for {}", scope.as_str());
-        }
-        None => {}
     }
 }
 

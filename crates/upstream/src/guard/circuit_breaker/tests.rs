@@ -12,7 +12,12 @@ fn settings() -> config::Breaker {
 }
 
 fn breaker() -> Arc<CircuitBreaker> {
-    CircuitBreaker::new(settings(), true)
+    CircuitBreaker::new("up", settings(), true)
+}
+
+/// Returns a breaker whose probes are calls.
+fn probed_by_calls() -> Arc<CircuitBreaker> {
+    CircuitBreaker::new("up", settings(), false)
 }
 
 fn caller(id: &str) -> Holder {
@@ -23,180 +28,169 @@ fn exited() -> Kind {
     Kind::ChildExited(Arc::default())
 }
 
-/// One call of `id`, with its outcome.
+fn no_token() -> Kind {
+    Kind::NoToken { fault: TokenFault::NoSubjectToken, detail: String::new() }
+}
+
+/// One call of `id`, with its outcome. Returns whether it was admitted.
 fn call(
     breaker: &Arc<CircuitBreaker>,
-    (id, prompt): (&str, &str),
+    [id, prompt]: [&str; 2],
     failure: Option<&Kind>,
     now: Instant,
-) -> Result<Option<BreakerTransition>, BreakerRefusal> {
-    Ok(breaker.admit(&caller(id), prompt, now)?.end(failure, now))
+) -> bool {
+    let permit = breaker.admit(&caller(id), prompt, now);
+    permit.map(|permit| permit.end(failure, now)).is_ok()
 }
 
-fn fail(
-    breaker: &Arc<CircuitBreaker>,
-    whose: (&str, &str),
-    now: Instant,
-) -> Option<BreakerTransition> {
-    call(breaker, whose, Some(&Kind::Timeout), now).unwrap()
+/// One call of `id` that fails. Returns whether the breaker is open then.
+fn fail(breaker: &Arc<CircuitBreaker>, whose: [&str; 2], now: Instant) -> bool {
+    call(breaker, whose, Some(&Kind::Timeout), now);
+    breaker.open_until().is_some()
 }
 
-fn scope_of(refused: Result<Option<BreakerTransition>, BreakerRefusal>) -> &'static str {
-    refused.expect_err("it is refused").scope.as_str()
+/// Lets two callers fail with two prompts until it opens.
+fn open(breaker: &Arc<CircuitBreaker>, now: Instant) {
+    for whose in [["a", "p"], ["b", "q"], ["a", "p"]] {
+        assert!(!fail(breaker, whose, now));
+    }
+    assert!(fail(breaker, ["b", "q"], now));
 }
 
 #[test]
-fn what_one_caller_provokes_with_one_prompt_is_held_against_nothing_else() {
+fn the_failures_of_one_caller_open_nothing() {
     let (breaker, now) = (breaker(), Instant::now());
-    for _ in 0..3 {
-        assert_eq!(fail(&breaker, ("a", "boom"), now), None);
-    }
-    // One answer, even an error, resets the count.
-    let refused = Kind::AuthFailed { status: 401 };
-    call(&breaker, ("a", "boom"), Some(&refused), now).unwrap();
-    for _ in 0..3 {
-        assert_eq!(fail(&breaker, ("a", "boom"), now), None);
-    }
-    let opened = fail(&breaker, ("a", "boom"), now);
-    assert!(matches!(opened, Some(BreakerTransition::Opened { failures: 4, .. })), "{opened:?}");
-    assert_eq!(scope_of(call(&breaker, ("a", "boom"), None, now)), "one prompt of one caller");
-    assert!(breaker.open_until().is_none());
-    // Another prompt of that caller, and that prompt of another.
-    call(&breaker, ("a", "fine"), None, now).unwrap();
-    call(&breaker, ("b", "boom"), None, now).unwrap();
-    // A hundred failing prompts of one caller are still those of one caller.
     for prompt in 0..100 {
-        for _ in 0..4 {
-            fail(&breaker, ("c", &format!("p{prompt}")), now);
-        }
+        assert!(!fail(&breaker, ["a", &format!("p{prompt}")], now));
     }
-    assert!(breaker.open_until().is_none());
-    call(&breaker, ("b", "fine"), None, now).unwrap();
+    // A caller who fails at will does not turn the single failure of another into one of all.
+    assert!(!fail(&breaker, ["b", "q"], now));
+    assert!(call(&breaker, ["a", "p0"], None, now));
+    for whose in [["a", "p"], ["a", "q"], ["a", "r"], ["b", "s"]] {
+        assert!(!fail(&breaker, whose, now), "three of four are of one caller");
+    }
+    assert!(fail(&breaker, ["b", "q"], now));
 }
 
 #[test]
-fn a_prompt_that_fails_for_several_callers_is_refused_to_all_and_the_others_are_not() {
+fn a_prompt_that_fails_for_everybody_opens_nothing() {
     let (breaker, now) = (breaker(), Instant::now());
-    // One who fails at will does not make the single failure of another everybody's.
-    for _ in 0..3 {
-        fail(&breaker, ("a", "boom"), now);
+    for id in 0..100 {
+        assert!(!fail(&breaker, [&id.to_string(), "boom"], now));
     }
-    assert_eq!(fail(&breaker, ("b", "boom"), now), None);
-    call(&breaker, ("c", "boom"), None, now).unwrap();
-    for whose in [("d", "boom"), ("e", "boom"), ("d", "boom")] {
-        assert_eq!(fail(&breaker, whose, now), None);
-    }
-    assert!(fail(&breaker, ("e", "boom"), now).is_some());
-    assert_eq!(scope_of(call(&breaker, ("c", "boom"), None, now)), "one prompt");
-    call(&breaker, ("a", "fine"), None, now).unwrap();
-    // Any caller may probe it, one at a time.
-    let later = now + Duration::from_secs(1);
-    let probe = breaker.admit(&caller("c"), "boom", later).unwrap();
-    assert_eq!(scope_of(call(&breaker, ("b", "boom"), None, later)), "one prompt");
-    let closed = BreakerTransition::Closed { scope: probe.key.scopes()[1] };
-    assert_eq!(probe.end(None, later), Some(closed));
-    call(&breaker, ("b", "boom"), None, later).unwrap();
+    assert!(!fail(&breaker, ["a", "q"], now), "a single failure of another prompt");
+    assert!(fail(&breaker, ["a", "r"], now), "half of the failures are of other prompts");
 }
 
 #[test]
-fn all_calls_are_refused_when_several_callers_fail_with_several_prompts() {
+fn a_threshold_of_a_single_failure_still_takes_two_callers_and_two_prompts() {
+    let settings = config::Breaker { failures: 1, ..settings() };
+    let (breaker, now) = (CircuitBreaker::new("up", settings, true), Instant::now());
+    assert!(!fail(&breaker, ["a", "p"], now));
+    assert!(!fail(&breaker, ["a", "q"], now));
+    assert!(fail(&breaker, ["b", "p"], now));
+}
+
+#[test]
+fn it_opens_when_several_callers_fail_with_several_prompts_and_closes_when_a_check_is_answered() {
     let (breaker, start) = (breaker(), Instant::now());
     let after = |ms| start + Duration::from_millis(ms);
-    for whose in [("a", "p"), ("b", "q"), ("a", "p")] {
-        assert_eq!(fail(&breaker, whose, start), None);
-    }
-    let opened = fail(&breaker, ("b", "q"), start);
-    let probe_in = Duration::from_secs(1);
-    let scope = BreakerScope::All;
-    assert_eq!(opened, Some(BreakerTransition::Opened { scope, failures: 4, probe_in }));
-    assert_eq!(scope_of(call(&breaker, ("c", "r"), None, start)), "all calls");
+    open(&breaker, start);
+    assert_eq!(breaker.open_until(), Some(after(1_000)));
+    assert!(!call(&breaker, ["c", "r"], None, start));
     // Only the gateway's own check closes it, also when it is due.
-    assert_eq!(scope_of(call(&breaker, ("c", "r"), None, after(1_500))), "all calls");
+    assert!(!call(&breaker, ["c", "r"], None, after(1_500)));
     for (at, wait) in [(1_500, 2), (3_500, 4), (7_500, 5), (12_500, 5)] {
-        let probe_in = Duration::from_secs(wait);
-        let reopened = Some(BreakerTransition::Reopened { scope, probe_in });
-        assert_eq!(breaker.checked(Some(&Kind::Timeout), after(at)), reopened);
-        assert_eq!(breaker.open_until(), Some(after(at) + probe_in));
+        breaker.checked(Some(&Kind::Timeout), after(at));
+        assert_eq!(breaker.open_until(), Some(after(at) + Duration::from_secs(wait)));
     }
     let unknown = Kind::Error { code: -32601, message: String::new(), data: None };
-    let closed = breaker.checked(Some(&unknown), after(17_500));
-    assert_eq!(closed, Some(BreakerTransition::Closed { scope }), "an error is an answer");
-    assert_eq!(fail(&breaker, ("a", "p"), after(17_500)), None, "the count starts at zero");
+    breaker.checked(Some(&unknown), after(17_500));
+    assert_eq!(breaker.open_until(), None, "an error is an answer");
+    assert!(!fail(&breaker, ["a", "p"], after(17_500)), "the count starts at zero");
+}
+
+#[test]
+fn an_answer_ends_the_row_of_failures() {
+    let (breaker, now) = (breaker(), Instant::now());
+    let refused = Kind::AuthFailed { status: 401 };
+    for answer in [None, Some(&refused)] {
+        for whose in [["a", "p"], ["b", "q"], ["a", "p"]] {
+            assert!(!fail(&breaker, whose, now));
+        }
+        assert!(call(&breaker, ["c", "p"], answer, now));
+    }
+    assert!(!fail(&breaker, ["b", "q"], now));
 }
 
 #[test]
 fn an_upstream_that_does_not_answer_the_gateway_either_is_refused_to_all() {
     let (breaker, now) = (breaker(), Instant::now());
-    assert_eq!(breaker.checked(Some(&Kind::Timeout), now), None, "no call has failed");
+    let checked = |failure| {
+        breaker.checked(failure, now);
+        breaker.open_until().is_some()
+    };
+    assert!(!checked(Some(&Kind::Timeout)), "no call has failed");
     for _ in 0..4 {
-        fail(&breaker, ("a", "p"), now);
+        assert!(!fail(&breaker, ["a", "p"], now));
     }
     // Another caller is answered meanwhile: it is not the upstream.
-    call(&breaker, ("b", "p"), None, now).unwrap();
-    assert_eq!(breaker.checked(Some(&Kind::Timeout), now), None);
+    call(&breaker, ["b", "p"], None, now);
+    assert!(!checked(Some(&Kind::Timeout)));
     for _ in 0..4 {
-        fail(&breaker, ("c", "p"), now);
+        assert!(!fail(&breaker, ["c", "p"], now));
     }
-    let opened = breaker.checked(Some(&Kind::Timeout), now);
-    assert!(matches!(opened, Some(BreakerTransition::Opened { .. })), "{opened:?}");
-    assert_eq!(scope_of(call(&breaker, ("b", "q"), None, now)), "all calls");
-    assert!(breaker.checked(None, now).is_some());
-    call(&breaker, ("c", "p"), None, now).expect("the upstream was gone: it is not held against p");
+    assert!(checked(Some(&Kind::Timeout)));
+    assert!(!call(&breaker, ["b", "q"], None, now));
+    assert!(!checked(None));
+    assert!(call(&breaker, ["b", "q"], None, now));
 }
 
 #[test]
-fn without_checks_of_the_gateway_a_call_probes_for_all() {
-    let (breaker, now) = (CircuitBreaker::new(settings(), false), Instant::now());
-    for whose in [("a", "p"), ("b", "q"), ("a", "p"), ("b", "q")] {
-        fail(&breaker, whose, now);
-    }
-    let later = now + Duration::from_secs(1);
-    let probe = breaker.admit(&caller("c"), "r", later).unwrap();
-    assert!(breaker.admit(&caller("d"), "r", later).is_err(), "one at a time");
-    drop(probe);
-    let mut probe = breaker.admit(&caller("d"), "r", later).expect("the first was cancelled");
-    // An interim message proves that the upstream works.
-    assert!(probe.confirm_alive().is_some());
-    assert!(breaker.admit(&caller("c"), "r", later).is_ok());
-}
-
-#[test]
-fn a_child_process_that_calls_end_is_unavailable_to_nobody_else() {
-    let (breaker, now) = (breaker(), Instant::now());
-    for id in ["a", "b", "c", "d", "e"] {
-        for prompt in ["p", "q"] {
-            call(&breaker, (id, prompt), Some(&exited()), now).unwrap();
-            call(&breaker, (id, prompt), Some(&exited()), now).unwrap();
-        }
-    }
-    assert!(breaker.open_until().is_none());
-    for _ in 0..2 {
-        call(&breaker, ("a", "p"), Some(&exited()), now).unwrap();
-    }
-    assert_eq!(scope_of(call(&breaker, ("a", "p"), None, now)), "one prompt of one caller");
-    // The circuit of a caller outlasts the connections that the caller ends, and not the
-    // return of an upstream that was gone.
-    breaker.close();
-    assert!(call(&breaker, ("a", "p"), None, now).is_err());
-    breaker.reset();
-    call(&breaker, ("a", "p"), None, now).unwrap();
+fn without_checks_of_the_gateway_a_call_probes_after_each_wait() {
+    let (breaker, start) = (probed_by_calls(), Instant::now());
+    let after = |secs| start + Duration::from_secs(secs);
+    open(&breaker, start);
+    let admit = |id, now| breaker.admit(&caller(id), "r", now);
+    let slow = admit("c", after(1)).unwrap();
+    assert!(admit("d", after(1)).is_err(), "one at a time");
+    assert!(admit("d", after(2)).is_err(), "the next wait is twice as long");
+    let failed = admit("d", after(3)).expect("a probe that takes long admits the next one");
+    failed.end(Some(&Kind::Timeout), after(3));
+    assert!(admit("d", after(6)).is_err());
+    slow.end(None, after(6));
+    assert!(admit("d", after(6)).is_ok(), "the first probe has succeeded");
 }
 
 #[test]
 fn a_call_that_is_not_sent_changes_nothing() {
-    let (breaker, start) = (breaker(), Instant::now());
-    let no_token = Kind::NoToken { fault: TokenFault::NoSubjectToken, detail: String::new() };
-    for _ in 0..3 {
-        fail(&breaker, ("a", "p"), start);
+    let (breaker, start) = (probed_by_calls(), Instant::now());
+    for whose in [["a", "p"], ["b", "q"], ["a", "p"]] {
+        fail(&breaker, whose, start);
     }
-    for unsent in [&no_token, &Kind::AccessEnded, &Kind::Busy] {
-        assert_eq!(call(&breaker, ("a", "p"), Some(unsent), start), Ok(None));
+    for unsent in [&no_token(), &Kind::AccessEnded, &Kind::Busy] {
+        assert!(call(&breaker, ["c", "p"], Some(unsent), start));
     }
-    fail(&breaker, ("a", "p"), start);
-    let until = call(&breaker, ("a", "p"), None, start).unwrap_err().until;
-    assert_eq!(call(&breaker, ("a", "p"), Some(&no_token), until), Ok(None), "nothing was probed");
-    let closed = call(&breaker, ("a", "p"), None, until).expect("the next call is the probe");
-    assert!(closed.is_some());
+    assert!(fail(&breaker, ["b", "q"], start), "the row of failures went on");
+    let due = start + Duration::from_secs(1);
+    for _ in 0..9 {
+        assert!(call(&breaker, ["c", "p"], Some(&no_token()), due), "nothing was probed");
+    }
+    assert!(call(&breaker, ["a", "p"], Some(&Kind::Timeout), due), "this call is the probe");
+    assert_eq!(breaker.open_until(), Some(due + Duration::from_secs(2)));
+}
+
+#[test]
+fn calls_that_end_a_child_process_open_nothing() {
+    let (breaker, now) = (breaker(), Instant::now());
+    for id in ["a", "b", "c", "d", "e"] {
+        for prompt in ["p", "q"] {
+            assert!(call(&breaker, [id, prompt], Some(&exited()), now));
+        }
+    }
+    assert_eq!(breaker.open_until(), None);
+    breaker.checked(Some(&Kind::Timeout), now);
+    assert_eq!(breaker.open_until(), None);
 }
 
 #[test]
@@ -208,22 +202,8 @@ fn calls_in_flight_when_it_opens_extend_nothing() {
         permit.end(Some(&Kind::Timeout), now);
     }
     assert_eq!(breaker.open_until(), Some(now + Duration::from_secs(1)));
-}
-
-#[test]
-fn what_is_remembered_is_bounded_and_nobody_takes_the_places_of_others() {
-    let (breaker, now) = (breaker(), Instant::now());
-    for _ in 0..4 {
-        fail(&breaker, ("b", "own"), now);
-    }
-    call(&breaker, ("b", "fine"), None, now).unwrap();
-    for prompt in 0..3 * MAX_NARROW {
-        fail(&breaker, ("a", &prompt.to_string()), now);
-    }
-    assert!(breaker.lock().narrow.len() <= MAX_NARROW);
-    assert!(call(&breaker, ("b", "own"), None, now).is_err(), "it is still held against b");
-    let network = Holder::Network(Ipv4Addr::LOCALHOST.into());
-    assert!(breaker.admit(&network, "own", now).is_ok());
+    breaker.close();
+    assert!(!fail(&breaker, ["a", "p"], now), "a new connection starts at zero");
 }
 
 #[tokio::test(start_paused = true)]
@@ -233,7 +213,14 @@ async fn a_check_is_due_when_calls_fail_in_a_row_and_when_the_open_time_is_over(
         async || tokio::time::timeout(Duration::from_millis(1), breaker.check_due()).await.is_ok();
     assert!(!is_due().await);
     for _ in 0..4 {
-        fail(&breaker, ("a", "p"), Instant::now());
+        fail(&breaker, ["a", "p"], Instant::now());
+    }
+    assert!(is_due().await);
+    // It answers: the next check takes as many failures again.
+    breaker.checked(None, Instant::now());
+    for _ in 0..4 {
+        assert!(!is_due().await);
+        fail(&breaker, ["a", "p"], Instant::now());
     }
     assert!(is_due().await);
     breaker.checked(Some(&Kind::Timeout), Instant::now());
@@ -241,6 +228,9 @@ async fn a_check_is_due_when_calls_fail_in_a_row_and_when_the_open_time_is_over(
     let start = Instant::now();
     breaker.check_due().await;
     assert!(start.elapsed() >= Duration::from_millis(990));
+    breaker.close();
+    open(&breaker, Instant::now());
+    assert!(!is_due().await, "only after the wait");
 }
 
 /// An event of a breaker with calls in flight.
@@ -271,15 +261,25 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
+/// Failures in a row, each with its caller and its prompt.
+fn failures() -> impl Strategy<Value = Vec<(u8, u8)>> {
+    prop::collection::vec((0..4_u8, 0..4_u8), 0..40)
+}
+
+/// Whether several keys have met `needed` failures, of which each counts for half at most.
+fn are_of_several(keys: impl Iterator<Item = u8>, needed: usize) -> bool {
+    let mut counts = [0_usize; 4];
+    keys.for_each(|key| counts[usize::from(key)] += 1);
+    counts.iter().map(|count| (*count).min(needed.div_ceil(2))).sum::<usize>() >= needed
+}
+
 proptest! {
-    /// A caller who is always answered is refused only by an upstream that did not answer the
-    /// gateway, or failed several others.
     #[test]
-    fn open_times_stay_within_their_bounds_and_one_call_probes_at_a_time(
+    fn open_times_stay_within_their_bounds_and_a_call_probes_only_after_each(
         steps in prop::collection::vec(step(), 1..300),
         has_checks in any::<bool>(),
     ) {
-        let breaker = CircuitBreaker::new(settings(), has_checks);
+        let breaker = CircuitBreaker::new("up", settings(), has_checks);
         let mut now = Instant::now();
         let mut permits = Vec::<BreakerPermit>::new();
         for step in steps {
@@ -288,10 +288,9 @@ proptest! {
                 Step::Wait(ms) => now += Duration::from_millis(ms),
                 Step::Admit(id, prompt) => {
                     let admitted = breaker.admit(&caller(&id.to_string()), &prompt.to_string(), now);
-                    match admitted {
-                        Ok(permit) => permits.push(permit),
-                        Err(refusal) => prop_assert!(refusal.until >= now),
-                    }
+                    let is_due = before.is_none_or(|until| !has_checks && until <= now);
+                    prop_assert_eq!(admitted.is_ok(), is_due);
+                    permits.extend(admitted);
                 }
                 Step::End(at, kind) if at < permits.len() => {
                     permits.swap_remove(at).end(kind.as_ref(), now);
@@ -302,19 +301,36 @@ proptest! {
                 }
                 Step::End(..) | Step::Cancel(_) => {}
             }
-            let state = breaker.lock();
-            let narrow = state.narrow.values().map(|narrow| &narrow.circuit);
-            for circuit in narrow.chain([&state.shared]) {
-                let probing = permits.iter().filter(|permit| {
-                    permit.probe.is_some() && permit.probe == circuit.probe
-                });
-                prop_assert!(probing.count() <= 1);
-                prop_assert!(circuit.probe.is_none() || circuit.open_until.is_some());
-            }
-            let opened = state.shared.open_until.filter(|until| before != Some(*until));
-            if let Some(until) = opened {
+            let opened = breaker.open_until().filter(|until| before != Some(*until));
+            if let Some(until) = opened.filter(|until| *until > now) {
                 prop_assert!((Duration::from_secs(1)..=Duration::from_secs(5)).contains(&(until - now)));
             }
         }
     }
+
+    #[test]
+    fn it_opens_only_for_failures_of_several_callers_with_several_prompts(failed in failures()) {
+        let (breaker, now) = (breaker(), Instant::now());
+        for (at, (id, prompt)) in failed.iter().enumerate() {
+            let is_open = fail(&breaker, [&id.to_string(), &prompt.to_string()], now);
+            let row = &failed[..=at];
+            let of_callers = are_of_several(row.iter().map(|(id, _)| *id), 4);
+            let of_prompts = are_of_several(row.iter().map(|(_, prompt)| *prompt), 4);
+            prop_assert_eq!(is_open, of_callers && of_prompts);
+            if is_open {
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn memory_is_bounded_however_many_callers_fail() {
+    let (breaker, now) = (breaker(), Instant::now());
+    for id in 0..1_000_u32 {
+        let network = Holder::Network(Ipv4Addr::from_bits(id).into());
+        breaker.admit(&network, "boom", now).unwrap().end(Some(&Kind::Timeout), now);
+    }
+    assert!(breaker.lock().callers.keys() <= settings().failures);
+    assert_eq!(breaker.lock().prompts.keys(), 1);
 }
