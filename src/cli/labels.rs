@@ -68,10 +68,9 @@ async fn prompts(query: &LabelsQuery) -> Result<Value, Failure> {
         Some(url) => Ok(fetch_once(&url, PATH).await?["prompts"].take()),
         None => {
             let app = own_gateway(query).await?;
-            let prompts: Vec<_> =
-                app.router().labels().prompts().iter().map(LabelledPrompt::json).collect();
+            let prompts = app.router().labels().prompts();
             app.stop().await;
-            Ok(prompts.into())
+            Ok(documents(&prompts))
         }
     }
 }
@@ -105,15 +104,19 @@ async fn set_here(app: &App, wanted: &Wanted<'_>) -> Result<Value, Failure> {
     let Wanted { name, label, version, why } = *wanted;
     let router = app.router();
     let labels = router.labels();
-    let known: Vec<_> = labels.prompts().iter().map(LabelledPrompt::json).collect();
-    named(&known.into(), name)?;
+    named(&documents(&labels.prompts()), name)?;
     let Some(prompt) = labels.prompt(name) else { return Err(unknown(name, &Value::Null)) };
     let why = why.map(str::to_owned);
     let decider = Decider::at_command_line(user(), why, wall_clock());
     let tag = Some(prompt.tag.clone());
     let moved = labels.move_to(&prompt, label, version, tag, &decider).await;
     let from = moved.map_err(|error| Failure::new(printable(&error.to_string())))?;
-    Ok(prompt.moved_json(label, from, version))
+    Ok(json!(prompt.moved(label, from, version)))
+}
+
+/// The prompts as the admin API lists them.
+fn documents(prompts: &[LabelledPrompt]) -> Value {
+    prompts.iter().map(|prompt| json!(prompt.document())).collect()
 }
 
 /// The prompt of this name.

@@ -1,7 +1,8 @@
 //! `/api/v1/accounts`: lists and revokes the accounts of callers at upstreams.
 
-use serde::Deserialize;
-use serde_json::{Value, json};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
 
 use super::AdminState;
 use super::sign_in::Visitor;
@@ -10,6 +11,7 @@ use upstream::accounts::{AccountStatus, RevokedAccount};
 
 /// Names the accounts to revoke, as the body of a POST. An omitted field matches all.
 #[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(super) struct RevocationRequest {
     /// Id of the caller.
@@ -18,10 +20,52 @@ pub(super) struct RevocationRequest {
     pub upstream: Option<String>,
 }
 
+/// The document of `/api/v1/accounts`.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(super) struct Accounts {
+    accounts: Vec<Account>,
+}
+
+/// An account of a caller at an upstream.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+struct Account {
+    upstream: Arc<str>,
+    caller: String,
+    /// The kind of credential of the caller.
+    #[cfg_attr(test, schemars(extend("enum" = ["none", "api_key", "certificate", "token", "stdio"])))]
+    method: &'static str,
+    /// Issuer of the caller's token; empty for other credentials.
+    issuer: String,
+    /// Seconds until its access token expires, or would have expired; null without one.
+    expires_in_secs: Option<u64>,
+    /// Seconds since its last call.
+    idle_secs: u64,
+}
+
+/// The accounts that were revoked.
+#[derive(Debug, Default, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(super) struct Revoked {
+    revoked: Vec<RevokedRow>,
+}
+
+/// A revoked account.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema), schemars(rename = "RevokedAccount"))]
+#[serde(rename_all = "camelCase")]
+struct RevokedRow {
+    #[serde(flatten)]
+    account: Account,
+    /// Whether the authorization server has revoked the access token (RFC 7009).
+    revoked_at_provider: bool,
+}
+
 /// Returns the document of `/api/v1/accounts`, the most recently used first.
-pub(super) fn all(state: &AdminState) -> Value {
-    let accounts: Vec<_> = state.router.accounts().list().iter().map(account_json).collect();
-    json!({ "accounts": accounts })
+pub(super) fn all(state: &AdminState) -> Accounts {
+    Accounts { accounts: state.router.accounts().list().iter().map(Account::of).collect() }
 }
 
 /// Revokes accounts at once, cancels the calls that use them, and records each revocation, even if
@@ -30,7 +74,7 @@ pub(super) async fn revoke(
     state: &AdminState,
     revocation: RevocationRequest,
     visitor: &Visitor,
-) -> Value {
+) -> Revoked {
     let (router, audit, by) = (state.router.clone(), state.audit.clone(), visitor.id.clone());
     let revoking = state.supervisor.tasks().spawn(async move {
         let RevocationRequest { caller, upstream } = revocation;
@@ -40,24 +84,24 @@ pub(super) async fn revoke(
             let event = event.text("caller", account.caller.id()).text("by", &by);
             let provider = if *revoked_at_provider { "revoked" } else { "not_revoked" };
             audit.note(event.text("provider", provider));
-            let mut row = account_json(account);
-            row["revokedAtProvider"] = json!(revoked_at_provider);
-            row
+            RevokedRow { account: Account::of(account), revoked_at_provider: *revoked_at_provider }
         });
-        json!({ "revoked": revoked.collect::<Vec<_>>() })
+        Revoked { revoked: revoked.collect() }
     });
     revoking.await.unwrap_or_default()
 }
 
-fn account_json(account: &AccountStatus) -> Value {
-    let AccountStatus { upstream, caller, expires_in, idle } = account;
-    let (method, issuer) = caller.authority();
-    json!({
-        "upstream": upstream,
-        "caller": caller.id(),
-        "method": method,
-        "issuer": issuer,
-        "expiresInSecs": expires_in.map(|left| left.as_secs()),
-        "idleSecs": idle.as_secs(),
-    })
+impl Account {
+    fn of(account: &AccountStatus) -> Self {
+        let AccountStatus { upstream, caller, expires_in, idle } = account;
+        let (method, issuer) = caller.authority();
+        Self {
+            upstream: upstream.clone(),
+            caller: caller.id().to_owned(),
+            method,
+            issuer: issuer.to_owned(),
+            expires_in_secs: expires_in.map(|left| left.as_secs()),
+            idle_secs: idle.as_secs(),
+        }
+    }
 }

@@ -4,8 +4,7 @@ use http::header::{IF_MATCH, REFRESH};
 use http::request::Parts;
 use http::{Method, StatusCode};
 use hyper::body::Incoming;
-use serde::Deserialize;
-use serde_json::json;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
@@ -21,7 +20,7 @@ use super::labels::{self, MoveRequest};
 use super::pages::trial::{self, Attempt};
 use super::pages::{self, PageError, PageResult};
 use super::request::{PageRequest, Params};
-use super::rollouts::RearmRequest;
+use super::rollouts::{RearmRequest, Rearmed};
 use super::routes::{self, ConsolePage, FoundRoutes, Handler, LoginStep};
 use super::sign_in::{LocalPath, Redirect, SignInError, SignedIn, Visitor, is_same_site_post};
 use super::{
@@ -34,33 +33,60 @@ use audit::record::AuditEvent;
 use domain::percent;
 use front::downstream::clock::now;
 
-/// The body of a trial over the API.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct TrialBody {
+/// A trial of a prompt, as the body of a POST.
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub(super) struct TrialRequest {
+    /// Empty values are not sent.
+    #[serde(default)]
     arguments: BTreeMap<String, String>,
-    /// The label of a caller or a group of the configuration.
+    /// With whose rights: a caller or `group NAME`, as `who` in `rights`. Only with `admin.try_as`.
     #[serde(rename = "as")]
     as_who: Option<String>,
-    /// The argument to complete.
-    argument: Option<String>,
+}
+
+/// The completion of an argument, as the body of a POST.
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub(super) struct CompletionRequest {
+    /// The argument to complete; its value so far is among `arguments`.
+    argument: String,
+    #[serde(default)]
+    arguments: BTreeMap<String, String>,
+    /// As in a trial.
+    #[serde(rename = "as")]
+    as_who: Option<String>,
 }
 
 /// The body of a request to reload.
 #[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
-struct ReloadRequest {
-    /// Digest of the held file that the operator accepts.
+pub(super) struct ReloadRequest {
+    /// Digest of the held file that the operator accepts: `held` of the status.
     accept: Option<String>,
 }
 
 /// The body of a question about usage and audit logs.
 #[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
-struct EvidenceRequest {
+pub(super) struct EvidenceRequest {
+    /// One of `usage`, `used`, `daily`, `find` and `record`; its content changes with the commands.
+    #[cfg_attr(test, schemars(with = "serde_json::Map<String, serde_json::Value>"))]
+    #[cfg_attr(test, schemars(extend("minProperties" = 1, "maxProperties" = 1)))]
     question: Question,
     /// The only replica to ask: its name, its id, or a unique prefix of either.
     replica: Option<String>,
+}
+
+/// The record of a copy of a segment.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(super) struct RecordedCopy {
+    segment: u64,
 }
 
 /// Longest wait for answers about usage and audit logs; other replicas have half of it.
@@ -191,9 +217,9 @@ impl AdminServer {
                 let argument = form.get("argument").to_owned();
                 self.tried(visitor, form, async move |state, who, page_request| {
                     let attempt = attempt(&name, &page_request.params);
-                    let values =
+                    let completion =
                         trial::complete(&state, &who, &page_request, &attempt, &argument).await?;
-                    Ok(values_document(&values))
+                    Ok(AdminAnswer::json(StatusCode::OK, &completion))
                 })
                 .await
             }
@@ -247,11 +273,13 @@ impl AdminServer {
         visitor: &Visitor,
         name: &str,
     ) -> PageResult<AdminAnswer> {
-        let (body, name) = (self.trial_body(head, body).await?, name.to_owned());
+        let what = r#"{"arguments": {"NAME": "VALUE"}}"#;
+        let body: TrialRequest = self.json_body(head, body, what).await?;
+        let name = name.to_owned();
         self.tried(visitor, Params::default(), async move |state, who, page_request| {
-            let trial = trial::attempt(&state, &who, &page_request, &body.attempt(&name)).await?;
-            let document = serde_json::to_value(&trial).unwrap_or_default();
-            Ok(AdminAnswer::json(StatusCode::OK, &document))
+            let attempt = Attempt::given(&name, &body.arguments, body.as_who.as_deref());
+            let trial = trial::attempt(&state, &who, &page_request, &attempt).await?;
+            Ok(AdminAnswer::json(StatusCode::OK, &trial))
         })
         .await
     }
@@ -264,18 +292,16 @@ impl AdminServer {
         visitor: &Visitor,
         name: &str,
     ) -> PageResult<AdminAnswer> {
-        let (body, name) = (self.trial_body(head, body).await?, name.to_owned());
+        let what = r#"{"argument": "NAME", "arguments": {"NAME": "VALUE"}}"#;
+        let body: CompletionRequest = self.json_body(head, body, what).await?;
+        let name = name.to_owned();
         self.tried(visitor, Params::default(), async move |state, who, page_request| {
-            let argument = body.argument.as_deref().unwrap_or_default();
-            let attempt = body.attempt(&name);
-            let values = trial::complete(&state, &who, &page_request, &attempt, argument).await?;
-            Ok(values_document(&values))
+            let attempt = Attempt::given(&name, &body.arguments, body.as_who.as_deref());
+            let completion =
+                trial::complete(&state, &who, &page_request, &attempt, &body.argument).await?;
+            Ok(AdminAnswer::json(StatusCode::OK, &completion))
         })
         .await
-    }
-
-    async fn trial_body(&self, head: &Parts, body: Incoming) -> PageResult<TrialBody> {
-        self.json_body(head, body, "{\"arguments\": {\"NAME\": \"VALUE\"}}").await
     }
 
     /// Shows one prompt as its upstream offers it now.
@@ -344,7 +370,7 @@ impl AdminServer {
         let request: RearmRequest = self.json_body(head, body, r#"{"prompt": "NAME"}"#).await?;
         let rearmed = self.state.router.rollouts().rearm(&request.prompt, &visitor.id);
         let rearmed = rearmed.ok_or_else(|| PageError::not_found("rollout of this prompt"))?;
-        Ok(AdminAnswer::json(StatusCode::OK, &json!({ "rearmed": rearmed })))
+        Ok(AdminAnswer::json(StatusCode::OK, &Rearmed { rearmed }))
     }
 
     /// Answers the question of a command about usage and audit logs.
@@ -354,8 +380,7 @@ impl AdminServer {
         let until = Instant::now() + EVIDENCE;
         let question = |_: &str| Some(question.clone());
         let answers = self.state.ask(replica.as_deref(), question, until).await;
-        let document = serde_json::to_value(&answers).unwrap_or_default();
-        Ok(AdminAnswer::json(StatusCode::OK, &document))
+        Ok(AdminAnswer::json(StatusCode::OK, &answers))
     }
 
     /// Requests a reload of the configuration.
@@ -375,7 +400,7 @@ impl AdminServer {
             let message = "the reload takes too long; see /api/v1/status for its outcome";
             return Err(PageError::new(StatusCode::GATEWAY_TIMEOUT, message));
         }
-        Ok(AdminAnswer::json(StatusCode::OK, &reloads.to_json()))
+        Ok(AdminAnswer::json(StatusCode::OK, &reloads.counts()))
     }
 
     /// Records that a segment of the audit log was copied.
@@ -390,9 +415,7 @@ impl AdminServer {
         let copy = CopyStatement { by: visitor.recorded(Some(copy.by)), ..copy };
         let segment = copy.segment;
         match copy.record(&self.state.audit).await {
-            Ok(()) => {
-                Ok(AdminAnswer::json(StatusCode::OK, &serde_json::json!({"segment": segment})))
-            }
+            Ok(()) => Ok(AdminAnswer::json(StatusCode::OK, &RecordedCopy { segment })),
             Err(error) => Err(match error.kind() {
                 io::ErrorKind::NotFound => {
                     let message = format!(
@@ -444,10 +467,7 @@ impl AdminServer {
                 let [to, after] = [&to, &last].map(|name| percent::encoded_segment(name));
                 Ok(AdminAnswer::moved(&format!("/approvals/{to}?after={after}")))
             }
-            Err((status, document)) => {
-                let message = document["error"].as_str().unwrap_or_default().to_owned();
-                Err(PageError::new(status, message))
-            }
+            Err((status, document)) => Err(PageError::new(status, document.error)),
         }
     }
 
@@ -473,18 +493,6 @@ fn foreign_form() -> PageError {
     let message =
         "The form does not belong to your session. Go back, reload the page and try again.";
     PageError::new(StatusCode::FORBIDDEN, message)
-}
-
-impl TrialBody {
-    fn attempt<'a>(&'a self, name: &'a str) -> Attempt<'a> {
-        let arguments = self.arguments.iter();
-        let arguments = arguments.map(|(name, value)| (name.as_str(), value.as_str())).collect();
-        Attempt { name, arguments, as_who: self.as_who.as_deref() }
-    }
-}
-
-fn values_document(values: &[String]) -> AdminAnswer {
-    AdminAnswer::json(StatusCode::OK, &serde_json::json!({ "values": values }))
 }
 
 /// Reads the trial form of a prompt's page: `arg.NAME`, and `as`.

@@ -12,7 +12,7 @@ use http::header::{
     X_FRAME_OPTIONS,
 };
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
-use serde_json::{Value, json};
+use serde::Serialize;
 
 use super::console::asset::Asset;
 use super::sign_in::SetCookie;
@@ -27,6 +27,17 @@ pub(super) struct AdminAnswer {
     pub media_type: &'static str,
     pub headers: Vec<(HeaderName, HeaderValue)>,
     caching: Caching,
+}
+
+/// Why a request of the API failed.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema), schemars(rename = "Error"))]
+pub(super) struct ErrorDocument {
+    /// The mistake, and how to correct it.
+    pub error: String,
+    /// The change of a lock file that the gateway cannot write.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub patch: Option<String>,
 }
 
 /// The caching that an answer permits to browsers.
@@ -52,19 +63,26 @@ const CROSS_ORIGIN_RESOURCE_POLICY: HeaderName =
 /// Content of this size and more is compressed.
 const COMPRESSED_FROM: usize = 1024;
 
+impl ErrorDocument {
+    pub(super) fn new(error: impl Into<String>) -> Self {
+        Self { error: error.into(), patch: None }
+    }
+}
+
 impl AdminAnswer {
     fn new(status: StatusCode, content: impl Into<Vec<u8>>, media_type: &'static str) -> Self {
         let content = content.into();
         Self { status, content, media_type, headers: Vec::new(), caching: Caching::None }
     }
 
-    pub(super) fn json(status: StatusCode, document: &Value) -> Self {
-        Self::new(status, document.to_string(), "application/json")
+    pub(super) fn json(status: StatusCode, document: &impl Serialize) -> Self {
+        let content = serde_json::to_vec(document).unwrap_or_default();
+        Self::new(status, content, "application/json")
     }
 
     /// An error of the API.
     pub(super) fn error(status: StatusCode, message: &str) -> Self {
-        Self::json(status, &json!({ "error": message }))
+        Self::json(status, &ErrorDocument::new(message))
     }
 
     /// The answer to a method that the path does not support, with the supported ones (RFC 9110,

@@ -2,20 +2,19 @@
 //! as `promptgate approvals`.
 
 use std::borrow::Cow;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
 use http::StatusCode;
 use http::header::ETAG;
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::AdminState;
-use super::answer::AdminAnswer;
+use super::answer::{AdminAnswer, ErrorDocument};
 use super::sign_in::Visitor;
-use ::approvals::json::{row_json, shown_json, tag};
+use ::approvals::json::{ApprovalDocument, ShownApproval, tag};
 use ::approvals::{Action, ApprovalError, DecisionOutcome, Examined, examine_all, notes};
 use audit::usage::RecentUses;
 use base::platform::wall_clock;
@@ -29,28 +28,103 @@ const APPLIED: Duration = Duration::from_secs(5);
 
 /// A decision on prompts, as the body of a POST.
 #[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(super) struct DecisionRequest {
-    /// Public names.
+    /// Public names, at least one.
     pub prompts: Vec<String>,
-    /// The person who decides, as the client names them.
+    /// The person who decides; counts only with the token. A person who signed in at the provider
+    /// is recorded under their own id.
     pub by: Option<String>,
     pub why: Option<String>,
-    /// A digest, for a rollback.
+    /// For a rollback: a digest, or its first eight or more digits.
     pub to: Option<String>,
     /// Whether to approve a prompt whose texts are unknown, by its definition alone.
     #[serde(default)]
     pub unseen: bool,
-    /// Digests of variants, to approve these and nothing else.
+    /// To approve variants beside the approved version, and nothing else: their digests, or the
+    /// first eight or more digits.
     #[serde(default)]
     pub variants: Vec<String>,
 }
 
 /// A decision that was not carried out.
-pub(super) type Refusal = (StatusCode, Value);
+pub(super) type Refusal = (StatusCode, ErrorDocument);
+
+/// The document of `/api/v1/approvals`.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub(super) struct ApprovalList {
+    /// Digest of the lock file; `none` without one.
+    lock: String,
+    /// Whether `admin.write` is set.
+    takes_decisions: bool,
+    prompts: Vec<ListedApproval>,
+}
+
+/// A prompt or skill as it is known without a probe.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct ListedApproval {
+    #[serde(flatten)]
+    approval: ApprovalDocument,
+    /// The entity tag of this prompt, for `If-Match` of a decision on it alone.
+    tag: String,
+}
+
+/// A prompt or skill as its upstream offers it now.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(super) struct ExaminedApproval {
+    #[serde(flatten)]
+    shown: ShownApproval,
+    uses: RecentUses,
+    /// Definition, source and texts of the offered version, by digest.
+    objects: BTreeMap<Arc<str>, String>,
+}
+
+/// The outcome of a decision.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Decided {
+    #[serde(flatten)]
+    prompts: DecidedPrompts,
+    /// Prompts that another person must approve, too.
+    needs_second_person: Vec<String>,
+    /// Digest of the lock file.
+    lock: String,
+    /// Whether the gateway uses the new lock file.
+    applied: bool,
+    /// Remarks, such as on texts that the approval does not cover.
+    notes: Vec<String>,
+}
+
+/// The prompts on which was decided, under the name of the decision.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+enum DecidedPrompts {
+    Approved(Vec<String>),
+    Rejected(Vec<String>),
+    Withdrawn(Vec<String>),
+    RolledBack(Vec<String>),
+}
+
+impl DecidedPrompts {
+    fn of(action: &Action, names: Vec<String>) -> Self {
+        match action {
+            Action::Approve { .. } | Action::ApproveVariants { .. } => Self::Approved(names),
+            Action::Reject => Self::Rejected(names),
+            Action::Withdraw => Self::Withdrawn(names),
+            Action::RollBack { .. } => Self::RolledBack(names),
+        }
+    }
+}
 
 /// Returns the document of `/api/v1/approvals`.
-pub(super) fn all(state: &AdminState) -> Value {
+pub(super) fn all(state: &AdminState) -> ApprovalList {
     document(state, &state.approvals.rows())
 }
 
@@ -60,38 +134,38 @@ pub(super) fn answer(state: &AdminState) -> AdminAnswer {
     AdminAnswer::json(StatusCode::OK, &document).with(ETAG, &entity_tag(&document))
 }
 
-fn document(state: &AdminState, rows: &[ApprovalRow]) -> Value {
+fn document(state: &AdminState, rows: &[ApprovalRow]) -> ApprovalList {
     let row = |row: &ApprovalRow| {
         let known = Examined::known(row);
-        let mut document = row_json(&known);
-        document["tag"] = tag(&known).into();
-        document
+        ListedApproval { approval: ApprovalDocument::of(&known), tag: tag(&known) }
     };
-    let rows: Vec<_> = rows.iter().map(row).collect();
-    let takes_decisions = state.admin.write;
-    let lock = state.approvals.lock_digest();
-    json!({"lock": lock, "takesDecisions": takes_decisions, "prompts": rows})
+    ApprovalList {
+        lock: state.approvals.lock_digest().to_owned(),
+        takes_decisions: state.admin.write,
+        prompts: rows.iter().map(row).collect(),
+    }
 }
 
 /// Returns the document of `/api/v1/approvals/{name}`: the prompt as its upstream offers it
 /// now, with the texts, the difference to the approved version, and the tag for a decision on
 /// exactly that.
-pub(super) async fn one(state: &AdminState, name: &str, until: Instant) -> Result<Value, NotShown> {
+pub(super) async fn one(
+    state: &AdminState,
+    name: &str,
+    until: Instant,
+) -> Result<ExaminedApproval, NotShown> {
     let Shown { examined, tag } = show(state, name, until).await?;
     let approvals = state.approvals.clone();
     let (diff, examined) = beside_calls(move || (approvals.diff(&examined), examined)).await;
-    let mut document = shown_json(&examined, diff);
-    document["tag"] = tag.into();
-    document["uses"] = json!(uses_of(state, name, until).await);
+    let shown = ShownApproval { tag, ..ShownApproval::of(&examined, diff) };
     let offered = examined.offered.iter().flat_map(|offered| &offered.objects);
     let offered = offered.map(|(digest, object)| (digest, object.json()));
     let variants = examined.row.variants.iter().map(|found| (&found.digest, (*found.text).into()));
-    document["objects"] = offered
+    let objects = offered
         .chain(variants)
-        .map(|(digest, text): (_, Cow<'_, str>)| (digest.to_string(), text.into()))
-        .collect::<serde_json::Map<_, Value>>()
-        .into();
-    Ok(document)
+        .map(|(digest, text): (_, Cow<'_, str>)| (digest.clone(), text.into_owned()))
+        .collect();
+    Ok(ExaminedApproval { shown, uses: uses_of(state, name, until).await, objects })
 }
 
 /// Counts the callers of a prompt in the last week.
@@ -122,11 +196,11 @@ pub(super) async fn decide(
     decision: DecisionRequest,
     visitor: &Visitor,
     if_match: Option<&str>,
-) -> Result<Value, Refusal> {
+) -> Result<Decided, Refusal> {
     let Some(if_match) = if_match else {
         let error = "send the tag of the page or document that shows what is decided on in If-Match: the ETag of \
                      GET /api/v1/approvals, or `tag` of a prompt";
-        return Err((StatusCode::PRECONDITION_REQUIRED, json!({ "error": error })));
+        return Err((StatusCode::PRECONDITION_REQUIRED, ErrorDocument::new(error)));
     };
     // One snapshot of the catalog, so that the decision is on the version that the tag names.
     let rows = state.approvals.rows();
@@ -148,13 +222,13 @@ pub(super) async fn decide(
     let applied = timeout(APPLIED, state.approvals.lock_in_use(&lock.digest)).await;
     let mut decided = decision.prompts;
     decided.retain(|name| !half.contains(name));
-    Ok(json!({
-        action.key(): decided,
-        "needsSecondPerson": half,
-        "lock": lock.digest,
-        "applied": applied.is_ok(),
-        "notes": notes,
-    }))
+    Ok(Decided {
+        prompts: DecidedPrompts::of(&action, decided),
+        needs_second_person: half,
+        lock: lock.digest,
+        applied: applied.is_ok(),
+        notes,
+    })
 }
 
 /// Returns the examinations that `if_match` names: the shown ones, or new ones with the same
@@ -191,7 +265,7 @@ async fn decided_on(
     }
     let error =
         "the approvals or what upstreams offer have changed since; look at the prompt again";
-    Err((StatusCode::PRECONDITION_FAILED, json!({ "error": error })))
+    Err((StatusCode::PRECONDITION_FAILED, ErrorDocument::new(error)))
 }
 
 /// An examination as it is shown to a person who may decide.
@@ -223,11 +297,11 @@ fn chosen(rows: &[ApprovalRow], names: &[String]) -> Result<Vec<ApprovalRow>, Re
     let names: BTreeSet<&str> = names.iter().map(String::as_str).collect();
     if names.is_empty() {
         let error = "prompts must hold at least one public name";
-        return Err((StatusCode::BAD_REQUEST, json!({ "error": error })));
+        return Err((StatusCode::BAD_REQUEST, ErrorDocument::new(error)));
     }
     let find = |name: &str| {
         let error =
-            || json!({"error": format!("no prompt {name:?} is offered or in the lock file")});
+            || ErrorDocument::new(format!("no prompt {name:?} is offered or in the lock file"));
         let row = by_name.get(name).copied().cloned();
         row.ok_or_else(|| (StatusCode::NOT_FOUND, error()))
     };
@@ -235,16 +309,15 @@ fn chosen(rows: &[ApprovalRow], names: &[String]) -> Result<Vec<ApprovalRow>, Re
 }
 
 /// Returns the entity tag of a document (RFC 9110, section 8.8.3).
-fn entity_tag(document: &Value) -> String {
-    let digest = seal::sha256_text(document.to_string().as_bytes());
+fn entity_tag(document: &ApprovalList) -> String {
+    let digest = seal::sha256_text(&serde_json::to_vec(document).unwrap_or_default());
     format!("\"{digest}\"")
 }
 
 fn refusal(error: ApprovalError) -> Refusal {
-    let message = error.to_string();
-    let document = match error {
-        ApprovalError::ReadOnly { patch, .. } => json!({"error": message, "patch": patch}),
-        _ => json!({ "error": message }),
-    };
+    let mut document = ErrorDocument::new(error.to_string());
+    if let ApprovalError::ReadOnly { patch, .. } = error {
+        document.patch = Some(patch);
+    }
     (StatusCode::CONFLICT, document)
 }

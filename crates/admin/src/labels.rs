@@ -1,30 +1,42 @@
 //! `/api/v1/labels`: which versions of library prompts the labels name, and their moves.
 
 use http::StatusCode;
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
 
 use super::AdminState;
+use super::answer::ErrorDocument;
 use super::approvals::Refusal;
 use super::sign_in::Visitor;
-use calls::labels::LabelledPrompt;
+use calls::labels::{LabelledPrompt, LabelsDocument, MovedLabel};
 use config::labels::MoveError;
 
 /// A move of a label, as the body of a PUT.
 #[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(super) struct MoveRequest {
+    #[cfg_attr(test, schemars(range(min = 1)))]
     pub version: u32,
-    /// The person who moves it, as the client names them.
+    /// The person who moves it; counts only where the credential is a token.
     pub by: Option<String>,
     pub why: Option<String>,
 }
 
+/// The document of `/api/v1/labels`.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Labels {
+    /// Whether `admin.write` is set.
+    takes_moves: bool,
+    prompts: Vec<LabelsDocument>,
+}
+
 /// Returns the document of `/api/v1/labels`.
-pub(super) fn all(state: &AdminState) -> Value {
+pub(super) fn all(state: &AdminState) -> Labels {
     let prompts = state.router.labels().prompts();
-    let prompts: Vec<_> = prompts.iter().map(LabelledPrompt::json).collect();
-    json!({"takesMoves": state.admin.write, "prompts": prompts})
+    let prompts = prompts.iter().map(LabelledPrompt::document).collect();
+    Labels { takes_moves: state.admin.write, prompts }
 }
 
 /// Moves a label. `if_match` is the tag of the prompt in that document (RFC 9110, section 13.1.1).
@@ -34,21 +46,21 @@ pub(super) async fn put(
     wanted: MoveRequest,
     visitor: &Visitor,
     if_match: Option<&str>,
-) -> Result<Value, Refusal> {
+) -> Result<MovedLabel, Refusal> {
     let Some(tag) = if_match else {
         let error = "send the `tag` that GET /api/v1/labels has for the prompt in If-Match";
-        return Err((StatusCode::PRECONDITION_REQUIRED, json!({ "error": error })));
+        return Err((StatusCode::PRECONDITION_REQUIRED, ErrorDocument::new(error)));
     };
     let labels = state.router.labels();
     let Some(prompt) = labels.prompt(name) else {
         let error = format!("no prompt {name:?} of a library has versions (docs/versions.md)");
-        return Err((StatusCode::NOT_FOUND, json!({ "error": error })));
+        return Err((StatusCode::NOT_FOUND, ErrorDocument::new(error)));
     };
     let decider = visitor.decider(wanted.by, wanted.why);
     let tag = Some(tag.trim().trim_matches('"').to_owned());
     let moved = labels.move_to(&prompt, label, wanted.version, tag, &decider).await;
     let from = moved.map_err(refusal)?;
-    Ok(prompt.moved_json(label, from, wanted.version))
+    Ok(prompt.moved(label, from, wanted.version))
 }
 
 fn refusal(error: MoveError) -> Refusal {
@@ -56,5 +68,5 @@ fn refusal(error: MoveError) -> Refusal {
         MoveError::Conflict => StatusCode::PRECONDITION_FAILED,
         MoveError::Refused(_) | MoveError::File { .. } => StatusCode::CONFLICT,
     };
-    (status, json!({"error": error.to_string()}))
+    (status, ErrorDocument::new(error.to_string()))
 }

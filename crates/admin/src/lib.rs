@@ -10,6 +10,7 @@
 mod actions;
 mod answer;
 mod console;
+mod documents;
 mod evidence;
 mod accounts;
 pub mod hosts;
@@ -17,6 +18,7 @@ mod pages;
 mod readiness;
 mod approvals;
 mod labels;
+mod openapi;
 mod reloads;
 mod request;
 mod rollouts;
@@ -35,7 +37,6 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderName, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Limited};
 use hyper::body::{Bytes, Incoming};
-use serde_json::json;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
@@ -46,8 +47,10 @@ use base::seal::Sealer;
 use catalog::blocking::beside_calls;
 use config::{Config, Limits};
 use console::{ConsoleFrame, asset};
+use documents::{Liveness, Readiness};
 use front::downstream::clock::now;
 use front::downstream::{Body, OriginGuard, Peer, RequestGuard, Serve, TlsServer};
+use openapi::OPENAPI;
 use pages::{AnyPage, PageError, PageResult};
 pub use reloads::{Reloads, RequestedReload};
 use request::{PageRequest, Params};
@@ -79,9 +82,6 @@ struct BodyBounds {
 
 /// Bounds of a form that anyone may send: a token, and the page to return to.
 const LOGIN_FORM: BodyBounds = BodyBounds { size: 16 << 10, time: Duration::from_secs(5) };
-
-/// The description of the admin API, in OpenAPI 3.1.
-const OPENAPI: &str = include_str!("openapi.json");
 
 /// Pages that are made at once, so that they leave the processor to calls.
 const PAGES_AT_ONCE: usize = 4;
@@ -235,10 +235,12 @@ impl AdminServer {
 
     fn probe(&self, handler: &Handler) -> AdminAnswer {
         if matches!(handler, Handler::Readyz) {
-            let (status, why) = readiness::answer(&self.state.unready_reasons());
-            return AdminAnswer::json(status, &why);
+            let readiness = Readiness::of(self.state.unready_reasons());
+            let status =
+                if readiness.ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+            return AdminAnswer::json(status, &readiness);
         }
-        AdminAnswer::json(StatusCode::OK, &json!({"status": "ok"}))
+        AdminAnswer::json(StatusCode::OK, &Liveness { status: "ok" })
     }
 
     /// The admin API.

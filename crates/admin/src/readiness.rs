@@ -1,7 +1,5 @@
 //! Readiness: whether requests should come to this replica, and why not.
 
-use http::StatusCode;
-use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use audit::Audit;
@@ -45,10 +43,4 @@ pub(super) fn unready_reasons(
         add(fault.reason());
     }
     reasons
-}
-
-/// Returns the answer of `/readyz`: 200 if the gateway is ready, else 503, with the reasons.
-pub(super) fn answer(why: &[String]) -> (StatusCode, Value) {
-    let status = if why.is_empty() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    (status, json!({"ready": why.is_empty(), "why": why}))
 }

@@ -4,10 +4,10 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
-use serde_json::{Value, json};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
+use super::documents::ReloadCounts;
 use base::platform::wall_clock;
 
 /// The start time of the gateway, and the outcomes of its reloads.
@@ -146,18 +146,18 @@ impl Reloads {
     }
 
     /// Returns the member `reloads` of `/api/v1/status`.
-    pub(crate) fn to_json(&self) -> Value {
+    pub(crate) fn counts(&self) -> ReloadCounts {
         let mistakes = self.mistakes();
         let state = self.lock();
-        json!({
-            "applied": state.applied,
-            "rejected": state.rejected,
-            "lastAt": state.last.map(|at| humantime::format_rfc3339_seconds(at).to_string()),
-            "mistakes": mistakes,
-            "held": state.held,
-            "needsRestart": state.needs_restart,
-            "removed": state.removed,
-        })
+        ReloadCounts {
+            applied: state.applied,
+            rejected: state.rejected,
+            last_at: state.last.map(|at| humantime::format_rfc3339_seconds(at).to_string()),
+            mistakes,
+            held: state.held.clone(),
+            needs_restart: state.needs_restart.clone(),
+            removed: state.removed.clone(),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, ReloadState> {

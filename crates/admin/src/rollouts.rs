@@ -1,9 +1,9 @@
 //! `/api/v1/rollouts`: the rollouts of this replica, and their restart after a rollback.
 
+use std::sync::Arc;
 use std::time::SystemTime;
 
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
 
 use super::AdminState;
 use calls::rollouts::RolloutStatus;
@@ -13,15 +13,75 @@ use front::downstream::clock::now;
 
 /// The rollout to restart, as the body of a POST.
 #[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(super) struct RearmRequest {
     /// Public name of its prompt.
     pub prompt: String,
 }
 
+/// Whether a rollout has begun again.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(super) struct Rearmed {
+    /// Whether this replica had taken the new version back.
+    pub rearmed: bool,
+}
+
+/// The document of `/api/v1/rollouts`.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(super) struct Rollouts {
+    rollouts: Vec<RolloutRow>,
+}
+
+/// A rollout, and what has become of it in this replica.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema), schemars(rename = "Rollout"))]
+#[serde(rename_all = "camelCase")]
+struct RolloutRow {
+    /// Public name of the prompt.
+    prompt: String,
+    from: Arc<str>,
+    to: Arc<str>,
+    #[cfg_attr(test, schemars(extend("enum" = ["running", "blocked", "rolled_back"])))]
+    state: &'static str,
+    /// Why `to`, or else `from`, cannot be served.
+    why: Option<String>,
+    /// The share at present.
+    #[cfg_attr(test, schemars(range(min = 0, max = 1)))]
+    share: f64,
+    next_step: Option<NextStep>,
+    groups: Vec<String>,
+    /// Gets of `to` in this replica since its start or since a person began the rollout again.
+    gets: u64,
+    failed: u64,
+    rollback: Option<StepBackRule>,
+    #[cfg_attr(test, schemars(extend("format" = "date-time")))]
+    rolled_back_at: Option<String>,
+}
+
+/// Another share from an instant on.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct NextStep {
+    #[cfg_attr(test, schemars(extend("format" = "date-time")))]
+    at: String,
+    share: f64,
+}
+
+/// The share of failures among the last gets above which the new version is taken back.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct StepBackRule {
+    share: f64,
+    #[cfg_attr(test, schemars(range(min = 1)))]
+    over: usize,
+}
+
 /// Returns the document of `/api/v1/rollouts`, in the order of the prompts.
-pub(super) fn all(state: &AdminState) -> Value {
-    json!({ "rollouts": status(state).iter().map(rollout_json).collect::<Vec<_>>() })
+pub(super) fn all(state: &AdminState) -> Rollouts {
+    Rollouts { rollouts: status(state).iter().map(RolloutRow::of).collect() }
 }
 
 /// The rollouts of this replica, in the order of their prompts.
@@ -29,24 +89,26 @@ pub(super) fn status(state: &AdminState) -> Vec<RolloutStatus> {
     state.router.rollouts().status(&state.router.catalog(), now())
 }
 
-fn rollout_json(status: &RolloutStatus) -> Value {
-    let RolloutStatus { rollout, share, next, gets, failed, rolled_back, .. } = status;
-    let step = |RolloutStep { at, share }: RolloutStep| json!({"at": time(at), "share": share});
-    let rule = |RollbackRule { share, over }: RollbackRule| json!({"share": share, "over": over});
-    json!({
-        "prompt": rollout.prompt,
-        "from": &*rollout.from,
-        "to": &*rollout.to,
-        "state": status.state(),
-        "why": why(status),
-        "share": share,
-        "nextStep": next.map(step),
-        "groups": rollout.groups,
-        "gets": gets,
-        "failed": failed,
-        "rollback": rollout.rollback.map(rule),
-        "rolledBackAt": rolled_back.map(time),
-    })
+impl RolloutRow {
+    fn of(status: &RolloutStatus) -> Self {
+        let RolloutStatus { rollout, share, next, gets, failed, rolled_back, .. } = status;
+        let step = |RolloutStep { at, share }: RolloutStep| NextStep { at: time(at), share };
+        let rule = |RollbackRule { share, over }: RollbackRule| StepBackRule { share, over };
+        Self {
+            prompt: rollout.prompt.clone(),
+            from: rollout.from.clone(),
+            to: rollout.to.clone(),
+            state: status.state(),
+            why: why(status),
+            share: *share,
+            next_step: next.map(step),
+            groups: rollout.groups.clone(),
+            gets: *gets,
+            failed: *failed,
+            rollback: rollout.rollback.map(rule),
+            rolled_back_at: rolled_back.map(time),
+        }
+    }
 }
 
 /// Why `to`, or else `from`, is not served.

@@ -14,9 +14,9 @@ use domain::percent;
 /// One method of one path.
 pub(super) struct Route {
     /// GET stands for HEAD, too.
-    method: Method,
+    pub method: Method,
     /// A segment in braces is a name of any text.
-    path: &'static str,
+    pub path: &'static str,
     /// `None`: no credential is needed.
     pub role: Option<Role>,
     pub handler: Handler,
@@ -109,7 +109,7 @@ const TESTER: Option<Role> = Some(Role::Tester);
 const APPROVER: Option<Role> = Some(Role::Approver);
 
 /// A path without names comes before one that it matches, too.
-static ROUTES: [Route; 57] = [
+pub(super) static ROUTES: [Route; 57] = [
     get("/livez", None, Handler::Livez),
     get("/readyz", None, Handler::Readyz),
     get("/metrics", VIEWER, Handler::Metrics),
@@ -177,7 +177,7 @@ impl Route {
 }
 
 impl Handler {
-    fn part(&self) -> RoutePart {
+    pub(super) fn part(&self) -> RoutePart {
         match self {
             Self::Livez | Self::Readyz => RoutePart::Probe,
             Self::Login(_) => RoutePart::Login,
@@ -262,35 +262,13 @@ const fn put(path: &'static str, role: Option<Role>, handler: Handler) -> Route 
     Route { method: Method::PUT, path, role, handler }
 }
 
-fn ok(document: &serde_json::Value) -> AdminAnswer {
+fn ok(document: &impl serde::Serialize) -> AdminAnswer {
     AdminAnswer::json(StatusCode::OK, document)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use super::*;
-
-    #[test]
-    fn openapi_json_describes_the_routes_of_the_api_and_no_others() {
-        let document: serde_json::Value = serde_json::from_str(crate::OPENAPI).expect("it is JSON");
-        let paths = document["paths"].as_object().expect("an object");
-        let described: BTreeSet<_> = paths
-            .iter()
-            .flat_map(|(path, methods)| {
-                let methods = methods.as_object().expect("an object").keys();
-                methods.map(move |method| format!("{} {path}", method.to_uppercase()))
-            })
-            .collect();
-        let routes = ROUTES
-            .iter()
-            .filter(|route| [RoutePart::Probe, RoutePart::Api].contains(&route.handler.part()));
-        let routes: BTreeSet<_> =
-            routes.map(|route| format!("{} {}", route.method, route.path)).collect();
-        assert!(routes.len() > 10);
-        assert_eq!(described, routes);
-    }
 
     #[test]
     fn paths_with_tricks_have_no_route() {

@@ -4,15 +4,18 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwap;
-use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
+use super::documents::{
+    self, CatalogPrompt, CatalogSkill, Certificate, Readiness, ReplicaRow, Replicas, Status,
+    Upstreams, VerifiedLog,
+};
 use super::upstream_row::UpstreamRow;
 use super::{Reloads, readiness};
 use approvals::Approvals;
 use audit::Audit;
 use audit::usage::GatewayUsage;
-use audit::verify::regular::{RegularOutcome, RegularVerification};
+use audit::verify::regular::RegularVerification;
 use base::platform::wall_clock;
 use calls::Router;
 use catalog::listed_item::ListedItem;
@@ -20,7 +23,6 @@ use catalog::snapshot::Catalog;
 use cluster::{ClusterMember, Replica};
 use config::Config;
 use domain::millis::whole_millis;
-use domain::overlay;
 use front::downstream::Endpoint;
 use front::session::Sessions;
 use net::certificates::CertificateEnd;
@@ -65,51 +67,40 @@ impl AdminState {
     }
 
     /// Returns the document of `/api/v1/status`.
-    pub(super) fn status(&self) -> Value {
-        let why = self.unready_reasons();
-        json!({
-            "version": env!("CARGO_PKG_VERSION"),
-            "startedAt": humantime::format_rfc3339_seconds(self.reloads.started_at).to_string(),
-            "uptimeSecs": self.reloads.started.elapsed().as_secs(),
-            "configDigest": self.config.digest,
-            "lockDigest": self.approvals.lock_digest(),
-            "reloads": self.reloads.to_json(),
-            "ready": why.is_empty(),
-            "why": why,
-            "audit": match (self.audit.is_on(), self.audit.is_up()) {
+    pub(super) fn status(&self) -> Status {
+        Status {
+            version: env!("CARGO_PKG_VERSION"),
+            started_at: humantime::format_rfc3339_seconds(self.reloads.started_at).to_string(),
+            uptime_secs: self.reloads.started.elapsed().as_secs(),
+            config_digest: self.config.digest.to_string(),
+            lock_digest: self.approvals.lock_digest().to_owned(),
+            reloads: self.reloads.counts(),
+            readiness: Readiness::of(self.unready_reasons()),
+            audit: match (self.audit.is_on(), self.audit.is_up()) {
                 (false, _) => "off",
                 (true, true) => "written",
                 (true, false) => "failing",
             },
-            "auditVerified": self.regular_verification.last().as_ref().map(verified_json),
-            "certificates": self.certificates(),
-        })
+            audit_verified: self.regular_verification.last().as_ref().map(VerifiedLog::of),
+            certificates: self.certificates(),
+        }
     }
 
     /// Returns the certificates of the gateway and of the servers that it has called, and when they
     /// end.
-    fn certificates(&self) -> Value {
+    fn certificates(&self) -> Vec<Certificate> {
         let now = wall_clock();
         let endpoint = self.endpoint.as_ref().map(|endpoint| endpoint.load());
         let own = endpoint.map(|endpoint| endpoint.certificate_ends()).unwrap_or_default();
         let servers = CertificateEnd::of_servers(now);
-        let row = |certificate: &CertificateEnd| {
-            let end = SystemTime::from(certificate.end.writable());
-            json!({
-                "owner": certificate.owner.as_str(),
-                "name": certificate.name,
-                "end": humantime::format_rfc3339_seconds(end).to_string(),
-                "warning": certificate.warning(now),
-            })
-        };
-        own.iter().chain(&servers).map(row).collect()
+        own.iter().chain(&servers).map(|end| Certificate::of(end, now)).collect()
     }
 
     /// Returns the document of `/api/v1/replicas`: the replicas that lived at the last heartbeat,
     /// this one among them; empty if this replica stands alone.
-    pub(super) fn replicas(&self) -> Value {
+    pub(super) fn replicas(&self) -> Replicas {
         let Some(cluster) = &self.cluster else {
-            return json!({ "store": "none", "replicas": [] });
+            return Replicas { store: "none", ..Replicas::default() };
         };
         let failure = cluster.failure();
         let started = |at: u64| SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(at));
@@ -118,30 +109,30 @@ impl AdminState {
         let uptime = |at| started(at).and_then(since).map(|up| up.as_secs());
         let row = |replica: &Replica| {
             let Replica { id, presence, seen } = replica;
-            json!({
-                "id": id.to_string(),
-                "name": presence.name,
-                "self": *id == cluster.id(),
-                "version": presence.version,
-                "configDigest": presence.config,
-                "catalogDigest": presence.catalog,
-                "uptimeSecs": uptime(presence.started),
-                "seenMs": whole_millis(seen.elapsed()),
-            })
+            ReplicaRow {
+                id: id.to_string(),
+                name: presence.name.clone(),
+                is_self: *id == cluster.id(),
+                version: presence.version.clone(),
+                config_digest: presence.config.clone(),
+                catalog_digest: presence.catalog.clone(),
+                uptime_secs: uptime(presence.started),
+                seen_ms: whole_millis(seen.elapsed()),
+            }
         };
-        json!({
-            "store": if failure.is_some() { "unavailable" } else { "available" },
-            "error": failure,
-            "differing": cluster.differing(),
-            "unreadable": cluster.unreadable(),
-            "replicas": cluster.replicas().iter().map(row).collect::<Vec<_>>(),
-        })
+        Replicas {
+            store: if failure.is_some() { "unavailable" } else { "available" },
+            error: failure,
+            differing: cluster.differing(),
+            unreadable: cluster.unreadable(),
+            replicas: cluster.replicas().iter().map(row).collect(),
+        }
     }
 
     /// Returns the document of `/api/v1/upstreams`, in the order of their ids.
-    pub(super) fn upstreams(&self) -> Value {
-        let rows: Vec<_> = self.router.status().into_iter().map(UpstreamRow::of).collect();
-        json!({ "upstreams": rows })
+    pub(super) fn upstreams(&self) -> Upstreams {
+        let upstreams = self.router.status().into_iter().map(UpstreamRow::of).collect();
+        Upstreams { upstreams }
     }
 
     /// The endpoints that serve a prompt: the main one, and views.
@@ -153,36 +144,13 @@ impl AdminState {
     }
 
     /// Returns the document of `/api/v1/catalog`.
-    pub(super) fn catalog(&self) -> Value {
+    pub(super) fn catalog(&self) -> documents::Catalog {
         let catalog = self.router.catalog();
-        let skill = |item: &ListedItem| {
-            json!({"name": item.public_name, "upstream": item.upstream.as_str(),
-                "rawName": item.raw_name, "digest": item.digest,
-                "state": item.approval.state.as_str()})
-        };
-        let prompt = |item: &ListedItem| {
-            let overlays = item.overlay.iter().flat_map(|overlay| &overlay.numbers);
-            let overlays: Vec<_> = overlays.map(|number| overlay::key(*number)).collect();
-            let mut prompt = skill(item);
-            prompt["overlays"] = json!(overlays);
-            prompt
-        };
-        let prompts: Vec<_> = catalog.content.items().map(prompt).collect();
-        let skills: Vec<_> = catalog.skills.content.items().map(skill).collect();
-        let left_out = &catalog.content.left_out;
-        let look_alikes = &catalog.content.look_alikes;
-        json!({"prompts": prompts, "skills": skills, "leftOut": left_out, "lookAlikes": look_alikes})
+        documents::Catalog {
+            prompts: catalog.content.items().map(CatalogPrompt::of).collect(),
+            skills: catalog.skills.content.items().map(CatalogSkill::of).collect(),
+            left_out: catalog.content.left_out.to_vec(),
+            look_alikes: catalog.content.look_alikes.to_vec(),
+        }
     }
-}
-
-/// Returns the outcome of the regular verification of the audit log.
-fn verified_json(outcome: &RegularOutcome) -> Value {
-    let RegularOutcome { at, records, segments, problems } = outcome;
-    json!({
-        "at": humantime::format_rfc3339_seconds(*at).to_string(),
-        "ageSecs": wall_clock().duration_since(*at).unwrap_or_default().as_secs(),
-        "records": records,
-        "segments": segments,
-        "problems": problems,
-    })
 }

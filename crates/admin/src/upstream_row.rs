@@ -10,58 +10,79 @@ use calls::UpstreamStatus;
 use domain::fault::UpstreamFaultKind;
 use domain::millis::whole_millis;
 
+/// The transports of upstreams.
+#[cfg(test)]
+const TRANSPORTS: [&str; 8] =
+    ["http", "sse", "stdio", "library", "git", "mlflow", "phoenix", "langfuse"];
+
 /// The status of one upstream.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct UpstreamRow {
+    /// Its id.
     pub upstream: String,
+    #[cfg_attr(test, schemars(extend("enum" = TRANSPORTS)))]
     pub transport: &'static str,
     /// The commit that is served of a git repository.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub commit: Option<String>,
-    /// `connecting`, `up` or `down`.
+    /// `per_caller`: callers have connections of their own, and private lists.
+    #[cfg_attr(test, schemars(extend("enum" = ["connecting", "up", "down", "per_caller"])))]
     pub state: &'static str,
+    #[cfg_attr(test, schemars(extend("enum" = ["legacy", "modern", null])))]
     pub era: Option<&'static str>,
+    /// The negotiated revision of MCP.
     pub revision: Option<&'static str>,
     /// Whether the upstream sends `list_changed`.
     pub list_changed: bool,
+    /// Prompts of it that are served.
     pub listed: usize,
-    /// The numbers of prompts that are held back, and that wait for a decision.
+    /// Prompts that are offered, and held back because they are not approved.
     pub held: usize,
+    /// Prompts that wait for a decision.
     pub undecided: usize,
     /// How many prompts wait for approval, and what to do.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub approvals: Option<String>,
-    /// Its calls in the last hour.
     pub last_hour: LastHour,
     pub in_flight: usize,
     pub waiting: usize,
-    /// `open` or `closed`.
+    /// Partly open: calls of one prompt, or of one prompt by one caller, are refused.
+    #[cfg_attr(test, schemars(extend("enum" = ["open", "partly open", "closed"])))]
     pub breaker: &'static str,
+    /// Milliseconds until the next attempt, while the breaker is open.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_try_ms: Option<u64>,
+    /// Prompts on its list.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prompts: Option<usize>,
+    /// Pages of its list.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pages: Option<usize>,
-    /// How many repairs of each kind were made to its messages.
+    /// Repairs to its messages, by kind.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    #[cfg_attr(test, schemars(extend("additionalProperties" = {"type": "integer", "minimum": 1})))]
     pub repairs: BTreeMap<&'static str, u64>,
-    /// How often its driver has failed and was started again.
+    /// How often the gateway has failed to drive it, and has started again.
     pub driver_restarts: u64,
+    /// Age of its list in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub age_secs: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<Cow<'static, str>>,
-    /// The last lines of its child processes on standard error.
+    /// The last lines of its child processes on standard error, and those on standard output that
+    /// are no messages.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub stderr: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<UpstreamError>,
 }
 
-/// The calls of the last hour.
+/// The calls that ended in the last hour, or in up to five minutes less. Quantiles are exact within
+/// a fifth.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct LastHour {
     pub calls: u64,
@@ -70,13 +91,14 @@ pub(crate) struct LastHour {
     pub p50_ms: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub p95_ms: Option<f64>,
-    /// The last known status.
+    /// The last HTTP status, where the upstream speaks HTTP.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub http_status: Option<u16>,
 }
 
 /// Why an upstream cannot be called, or its list is stale or missing.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct UpstreamError {
     pub reason: &'static str,
     pub message: String,

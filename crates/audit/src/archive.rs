@@ -46,9 +46,11 @@ pub struct SegmentCopy {
 
 /// The statement that a segment was copied.
 #[derive(Clone, Debug, Deserialize, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct CopyStatement {
     /// The number of the segment.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
     pub segment: u64,
     /// The digest of the text of the copy, decompressed; in hexadecimal.
     pub sha256: String,

@@ -62,6 +62,7 @@ pub enum Answer {
 
 /// The answers of replicas to one question.
 #[derive(Debug, Default, Deserialize, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Answers {
     pub answered: Vec<ReplicaAnswer>,
@@ -71,9 +72,11 @@ pub struct Answers {
 
 /// The answer of one replica.
 #[derive(Debug, Deserialize, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ReplicaAnswer {
     /// The name of the replica; empty if it stands alone.
     pub replica: String,
+    #[cfg_attr(feature = "schema", schemars(with = "serde_json::Map<String, serde_json::Value>"))]
     pub answer: Answer,
 }
 

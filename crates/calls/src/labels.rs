@@ -1,11 +1,12 @@
 //! Labels of library prompts: which versions they name, and their moves.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::panic::resume_unwind;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde::Serialize;
 use tokio::time::timeout;
 
 use super::Router;
@@ -46,25 +47,56 @@ pub struct LabelledPrompt {
     folder: Option<PathBuf>,
 }
 
+/// The versions and labels of a library prompt.
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "LabelledPrompt"))]
+#[serde(rename_all = "camelCase")]
+pub struct LabelsDocument {
+    /// Public name.
+    pub name: String,
+    pub upstream: String,
+    #[cfg_attr(feature = "schema", schemars(inner(range(min = 1))))]
+    pub versions: BTreeSet<u32>,
+    /// The version of each label.
+    pub labels: BTreeMap<String, u32>,
+    /// The version under the plain name.
+    pub served: Option<u32>,
+    /// The commit, for a library in a git repository.
+    pub commit: Option<Arc<str>>,
+    /// How labels are moved instead of through this API.
+    pub read_only: Option<&'static str>,
+    /// For `If-Match`.
+    pub tag: String,
+}
+
+/// A label that was moved from a version to another.
+#[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct MovedLabel {
+    pub name: String,
+    pub label: String,
+    pub from: Option<u32>,
+    pub to: u32,
+}
+
 impl LabelledPrompt {
     /// The prompt, as the admin API and commands show it.
-    pub fn json(&self) -> Value {
-        let versions = &self.versions;
-        json!({
-            "name": self.name,
-            "upstream": self.upstream,
-            "versions": versions.numbers,
-            "labels": versions.labels,
-            "served": versions.served,
-            "commit": self.commit,
-            "readOnly": self.read_only(),
-            "tag": format!("\"{}\"", self.tag),
-        })
+    pub fn document(&self) -> LabelsDocument {
+        LabelsDocument {
+            name: self.name.clone(),
+            upstream: self.upstream.clone(),
+            versions: self.versions.numbers.clone(),
+            labels: self.versions.labels.clone(),
+            served: self.versions.served,
+            commit: self.commit.clone(),
+            read_only: self.read_only(),
+            tag: format!("\"{}\"", self.tag),
+        }
     }
 
-    /// A move of a label of this prompt, in the JSON form of the admin API and commands.
-    pub fn moved_json(&self, label: &str, from: Option<u32>, to: u32) -> Value {
-        json!({"name": self.name, "label": label, "from": from, "to": to})
+    /// A move of a label of this prompt, in the form of the admin API and commands.
+    pub fn moved(&self, label: &str, from: Option<u32>, to: u32) -> MovedLabel {
+        MovedLabel { name: self.name.clone(), label: label.to_owned(), from, to }
     }
 
     /// How to move the labels if they are read-only; `None` if they can be moved here.

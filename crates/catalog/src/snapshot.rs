@@ -105,6 +105,7 @@ pub struct WalkInfo {
 
 /// A prompt that an upstream lists and the gateway omits.
 #[derive(Clone, Debug, Eq, Hash, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LeftOut {
     pub upstream: String,
     /// Empty if the name could not be read.
@@ -139,6 +140,7 @@ impl LeftOutBy {
 
 /// Two listed prompts of different upstreams that a reader may confuse.
 #[derive(Clone, Debug, Eq, Hash, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LookAlike {
     pub one: ShownPrompt,
     pub other: ShownPrompt,
@@ -146,6 +148,7 @@ pub struct LookAlike {
 
 /// A prompt, and its text that is confusable with that of another prompt.
 #[derive(Clone, Debug, Eq, Hash, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ShownPrompt {
     pub upstream: String,
     /// The public name.

@@ -2,6 +2,7 @@
 //! gateway runs that may be asked, it is the desk; else the command starts a gateway without a
 //! listener.
 
+use serde::Serialize;
 use serde_json::{Value, json};
 use std::sync::{Arc, Mutex};
 
@@ -14,7 +15,7 @@ use crate::cli::output::{print, printable};
 use crate::cli::reach::Reach;
 use crate::cli::status::{fetch_once, has_token, send_if_match};
 use crate::cli::usage;
-use approvals::json::shown_json;
+use approvals::json::{ApprovalDocument, ShownApproval};
 use approvals::{Action, ApprovalError, Approvals, Examined, examine_all, notes};
 use base::platform::wall_clock;
 use calls::UpstreamStatus;
@@ -352,10 +353,11 @@ impl OwnGateway {
 
     /// A prompt as JSON, with the mode of the configuration.
     pub(super) fn row(&self, examined: &Examined) -> Value {
-        self.with_mode(approvals::json::row_json(examined))
+        self.with_mode(&ApprovalDocument::of(examined))
     }
 
-    fn with_mode(&self, mut row: Value) -> Value {
+    fn with_mode(&self, row: &impl Serialize) -> Value {
+        let mut row = json!(row);
         if self.are_off {
             row["mode"] = Mode::Off.as_str().into();
         }
@@ -385,7 +387,7 @@ impl OwnGateway {
     pub(super) async fn shown(&self, examined: Examined) -> Shown {
         let (approvals, one) = (self.approvals.clone(), examined.clone());
         let diff = tokio::task::spawn_blocking(move || approvals.diff(&one)).await;
-        let json = self.with_mode(shown_json(&examined, diff.unwrap_or_default()));
+        let json = self.with_mode(&ShownApproval::of(&examined, diff.unwrap_or_default()));
         Shown { json, examined: Some(examined) }
     }
 

@@ -1,4 +1,5 @@
-//! The admin API is what `openapi.json` says: every path, every answer, every member.
+//! The admin API is as `openapi.json` says, which is generated from its routes and types: every path
+//! and every answer, over the wire.
 
 use std::collections::BTreeSet;
 
@@ -146,7 +147,6 @@ async fn every_answer_is_as_it_is_described() {
     everything.use_it().await;
     let admin = &everything.admin;
     let mut described = Description::of(admin).await;
-    assert_eq!(described.document["info"]["version"], env!("CARGO_PKG_VERSION"));
 
     for probe in ["/livez", "/readyz", "/metrics"] {
         described.get(admin, probe, probe).await;
@@ -207,7 +207,7 @@ async fn every_answer_is_as_it_is_described() {
         })
         .map(|(path, method, _)| format!("{method} {path}"))
         .collect();
-    assert!(missing.is_empty(), "not page_request for: {missing:?}");
+    assert!(missing.is_empty(), "not asked for: {missing:?}");
 }
 
 async fn tries(described: &mut Description, everything: &Everything) {
@@ -360,46 +360,4 @@ async fn a_gateway_that_is_not_ready_and_one_without_anything_are_described_too(
     for path in templates {
         described.get(&admin, &path, &path).await;
     }
-}
-
-/// No object may have members that are not described.
-fn check_closed(schema: &Value, at: &str, open: &mut Vec<String>) {
-    match schema {
-        Value::Object(members) => {
-            let is_closed = ["additionalProperties", "unevaluatedProperties"]
-                .iter()
-                .any(|key| members.get(*key).is_some_and(|value| value != &json!(true)));
-            // The part of which others are made is closed there.
-            let is_part = at.ends_with("VersionDigests");
-            let is_object = members.get("type") == Some(&json!("object"));
-            if is_object && !is_closed && !is_part {
-                open.push(at.to_owned());
-            }
-            for (name, value) in members {
-                check_closed(value, &format!("{at}/{name}"), open);
-            }
-        }
-        Value::Array(elements) => {
-            for value in elements {
-                check_closed(value, at, open);
-            }
-        }
-        _ => {}
-    }
-}
-
-#[test]
-fn no_member_is_left_undescribed() {
-    let text = include_str!("../../../crates/admin/src/openapi.json");
-    let document: Value = serde_json::from_str(text).unwrap();
-    let mut open = Vec::new();
-    check_closed(&document["components"]["schemas"], "", &mut open);
-    assert_eq!(open, [""; 0]);
-    let schemas = document["components"]["schemas"].as_object().unwrap();
-    for name in
-        schemas.keys().chain(document["components"]["responses"].as_object().unwrap().keys())
-    {
-        assert!(text.contains(&format!("/{name}\"")), "nothing refers to {name}");
-    }
-    assert!(schemas.len() > 25, "{}", schemas.len());
 }

@@ -1,12 +1,12 @@
 //! The configuration in use, and the reloads with the outcome of each.
 
 use askama::Template;
-use serde_json::Value;
 
 use super::Page;
 use crate::console::ConsoleSection;
 use crate::console::filters;
 use crate::console::text::{Html, ShownText};
+use crate::documents::ReplicaRow;
 use crate::reloads::Reload;
 use crate::request::{PageRequest, Paging, Params};
 use crate::state::AdminState;
@@ -30,8 +30,8 @@ pub(super) struct Configuration {
     mistakes: Vec<String>,
     needs_restart: Vec<&'static str>,
     why_unready: Vec<String>,
-    /// The document of `/api/v1/replicas`.
-    replicas: Value,
+    /// The rows of `/api/v1/replicas`.
+    replicas: Vec<ReplicaRow>,
     params: Params,
 }
 
@@ -77,7 +77,7 @@ pub(super) fn configuration(state: &AdminState, request: &PageRequest) -> Config
         mistakes: state.reloads.mistakes(),
         needs_restart: state.reloads.needs_restart(),
         why_unready: state.unready_reasons(),
-        replicas: state.replicas(),
+        replicas: state.replicas().replicas,
         params: params.clone(),
     }
 }
@@ -92,19 +92,17 @@ impl Configuration {
         self.params.some("defaults").is_some()
     }
 
-    fn has_replicas(&self) -> bool {
-        self.replicas["replicas"].as_array().is_some_and(|replicas| !replicas.is_empty())
-    }
-
     fn replica_rows(&self) -> Vec<[String; 5]> {
-        let rows = self.replicas["replicas"].as_array().into_iter().flatten();
-        let text = |row: &Value, key: &str| match &row[key] {
-            Value::String(text) => text.clone(),
-            Value::Null => String::new(),
-            other => other.to_string(),
+        let row = |replica: &ReplicaRow| {
+            [
+                replica.name.clone(),
+                replica.version.clone(),
+                replica.config_digest.clone(),
+                replica.catalog_digest.clone(),
+                replica.seen_ms.to_string(),
+            ]
         };
-        let keys = ["name", "version", "configDigest", "catalogDigest", "seenMs"];
-        rows.map(|row| keys.map(|key| text(row, key))).collect()
+        self.replicas.iter().map(row).collect()
     }
 }
 

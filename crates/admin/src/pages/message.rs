@@ -8,6 +8,7 @@ use domain::json::Json;
 
 /// One message.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema), schemars(rename = "Message"))]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct MessageView {
     pub role: String,
@@ -19,19 +20,21 @@ pub(crate) struct MessageView {
 
 /// The content of a message.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(tag = "type", rename_all = "snake_case", rename_all_fields = "camelCase")]
 pub(crate) enum ContentView {
     Text {
         text: String,
     },
-    /// `data` is base64; empty if it is too large for a page, or of a type that is not shown.
     Image {
         mime_type: String,
+        /// Base64; empty if it is too large, or of a type that pages do not show.
         data: String,
         bytes: usize,
     },
     Audio {
         mime_type: String,
+        /// Base64; empty if it is too large, or of a type that pages do not play.
         data: String,
         bytes: usize,
     },

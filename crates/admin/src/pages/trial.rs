@@ -1,5 +1,6 @@
 //! The trial of a prompt: the call as any client would make it.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -27,6 +28,7 @@ use policy::TakenIds;
 
 /// The outcome of a trial.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Trial {
     /// The caller whose rights were used.
@@ -42,12 +44,32 @@ pub(crate) struct Trial {
     pub messages: Vec<MessageView>,
 }
 
+/// The completions of an argument; none after a fault.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(crate) struct Completion {
+    pub values: Vec<String>,
+}
+
 /// A trial of a prompt, as it is requested.
 pub(crate) struct Attempt<'a> {
     pub name: &'a str,
     pub arguments: Vec<(&'a str, &'a str)>,
     /// The label of another caller or group whose rights count (`admin.try_as`).
     pub as_who: Option<&'a str>,
+}
+
+impl<'a> Attempt<'a> {
+    /// A trial with the arguments of a request of the API.
+    pub(crate) fn given(
+        name: &'a str,
+        arguments: &'a BTreeMap<String, String>,
+        as_who: Option<&'a str>,
+    ) -> Self {
+        let arguments = arguments.iter();
+        let arguments = arguments.map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        Self { name, arguments, as_who }
+    }
 }
 
 /// Gets a prompt for a visitor, through the gate like every call.
@@ -99,7 +121,7 @@ pub(crate) async fn complete(
     page_request: &PageRequest,
     attempt: &Attempt<'_>,
     argument: &str,
-) -> PageResult<Vec<String>> {
+) -> PageResult<Completion> {
     let value = |(name, value): &(&str, &str)| (*name == argument).then(|| (*value).to_owned());
     let others = attempt.arguments.iter().filter(|(name, _)| *name != argument).copied();
     let others: Vec<_> = others.collect();
@@ -112,15 +134,16 @@ pub(crate) async fn complete(
         context: context.and_then(|context| Document::parse(context.into_bytes(), 4).ok()),
     };
     let caller = caller(state, visitor, attempt.as_who)?;
-    match perform(state, visitor, page_request, caller, request).await {
+    let values = match perform(state, visitor, page_request, caller, request).await {
         CallOutcome::Result(result) => {
             let result = result.into_text();
             let values = Json::accepted(&result).get("completion").and_then(|c| c.get("values"));
             let values = values.into_iter().flat_map(Json::elements).filter_map(Json::as_str);
-            Ok(values.map(|value| value.into_owned()).collect())
+            values.map(|value| value.into_owned()).collect()
         }
-        CallOutcome::Fault(_) | CallOutcome::Cancelled => Ok(Vec::new()),
-    }
+        CallOutcome::Fault(_) | CallOutcome::Cancelled => Vec::new(),
+    };
+    Ok(Completion { values })
 }
 
 async fn perform(

@@ -66,9 +66,11 @@ pub struct Query {
 
 /// The callers of a prompt in the last week.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RecentUses {
     pub total: u64,
     /// The callers with most uses, at most [`RECENT_CALLERS`].
+    #[cfg_attr(feature = "schema", schemars(description = "The callers with most uses."))]
     pub callers: Vec<CallerUses>,
     /// Whether not all uses are known.
     pub partial: bool,
@@ -76,6 +78,7 @@ pub struct RecentUses {
 
 /// The uses of one caller.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CallerUses {
     pub caller: String,
     pub uses: u64,

@@ -1,0 +1,195 @@
+//! The operations of the API: the documents of each route, and its responses.
+
+use schemars::JsonSchema;
+use serde_json::json;
+
+use super::operation::{Operation, response};
+use super::schemas::Schemas;
+use crate::accounts::{Accounts, RevocationRequest, Revoked};
+use crate::actions::{
+    CompletionRequest, EvidenceRequest, RecordedCopy, ReloadRequest, TrialRequest,
+};
+use crate::approvals::{ApprovalList, Decided, DecisionRequest, ExaminedApproval};
+use crate::documents::{Catalog, Liveness, Readiness, ReloadCounts, Replicas, Status, Upstreams};
+use crate::labels::{Labels, MoveRequest};
+use crate::pages::trial::{Completion, Trial};
+use crate::rollouts::{RearmRequest, Rearmed, Rollouts};
+use crate::routes::Route;
+use audit::archive::CopyStatement;
+use audit::question::Answers;
+use calls::labels::MovedLabel;
+
+/// Describes the operation of a route of probes or of the API.
+pub(super) fn of(route: &Route, schemas: &mut Schemas) -> Operation {
+    let Some(path) = route.path.strip_prefix("/api/v1") else {
+        return of_probes(route.path, schemas);
+    };
+    match path.split('/').nth(1) {
+        Some("approvals") => of_approvals(path, schemas),
+        Some("prompts") => of_prompts(path, schemas),
+        Some("labels" | "rollouts" | "accounts") => of_owned(path, schemas),
+        _ => of_gateway(path, schemas),
+    }
+}
+
+fn of_probes(path: &str, schemas: &mut Schemas) -> Operation {
+    match path {
+        "/livez" => document::<Liveness>("Whether the process answers.", schemas),
+        "/readyz" => {
+            let why = response("No, with the reasons.", &schemas.answer::<Readiness>());
+            document::<Readiness>("Whether requests should come here.", schemas).or(503, why)
+        }
+        "/metrics" => {
+            let media_type = "text/plain; version=0.0.4; charset=utf-8";
+            let content = json!({media_type: {"schema": {"type": "string"}}});
+            let metrics = json!({"description": "The metrics.", "content": content});
+            document::<String>("Metrics in the Prometheus text format.", schemas).or(200, metrics)
+        }
+        _ => panic!("{path} has no description"),
+    }
+}
+
+fn of_gateway(path: &str, schemas: &mut Schemas) -> Operation {
+    match path {
+        "/openapi.json" => {
+            let schema = json!({"type": "object", "additionalProperties": true});
+            Operation::new("This document.", "OpenAPI 3.1.", &schema).tagged().or_shared(&[304])
+        }
+        "/status" => document::<Status>("Version, readiness, reloads, digests.", schemas),
+        "/upstreams" => document::<Upstreams>(
+            "State, list, breaker, load and last error of each upstream.",
+            schemas,
+        ),
+        "/catalog" => document::<Catalog>(
+            "All prompts with their upstreams, what is left out, and what looks alike.",
+            schemas,
+        ),
+        "/replicas" => document::<Replicas>("The replicas of this gateway.", schemas),
+        "/evidence" => action::<EvidenceRequest, Answers>(
+            "Asks all replicas, or one, about usage or audit logs; for `promptgate usage` and \
+             `promptgate audit find`, with which it changes.",
+            "The answer of each replica, and the replicas without an answer.",
+            schemas,
+        ),
+        "/reload" => {
+            let late = "The reload takes too long: the status has its outcome.";
+            let late = response(late, &schemas.failure());
+            let summary = "Reads the configuration file again, and waits for the outcome.";
+            action::<ReloadRequest, ReloadCounts>(summary, "The outcome.", schemas).or(504, late)
+        }
+        "/audit/archived" => {
+            let failure = schemas.failure();
+            let operation = action::<CopyStatement, RecordedCopy>(
+                "Records that a closed segment of the audit log was copied, as `promptgate audit \
+                 archive` does, once the digest has proven to be that of the segment.",
+                "It is on record.",
+                schemas,
+            );
+            let conflict = "The segment has left, is not closed, or differs.";
+            let conflict = response(conflict, &failure);
+            operation
+                .or(409, conflict)
+                .or(503, response("The audit log cannot be written.", &failure))
+        }
+        _ => panic!("{path} has no description"),
+    }
+}
+
+fn of_approvals(path: &str, schemas: &mut Schemas) -> Operation {
+    let decision = |summary: &'static str, schemas: &mut Schemas| {
+        let operation = action::<DecisionRequest, Decided>(summary, "Decided.", schemas);
+        let tag = "The ETag of `/api/v1/approvals`, or the `tag` of `/api/v1/approvals/{name}` for \
+                   each of the prompts.";
+        operation.if_match(tag).or_shared(&[404, 409, 412, 428])
+    };
+    match path {
+        "/approvals" => {
+            let summary = "Digests that are offered, approved, rejected and previous.";
+            document::<ApprovalList>(summary, schemas).tagged()
+        }
+        "/approvals/{name}" => {
+            let summary = "A prompt as its upstream offers it now, with its texts. A decision that \
+                           names its `tag` is on exactly this.";
+            document::<ExaminedApproval>(summary, schemas).or_shared(&[404, 409, 503])
+        }
+        "/approvals/approve" => decision("Approves what is offered.", schemas),
+        "/approvals/reject" => {
+            decision("Rejects what is offered and waits for a decision.", schemas)
+        }
+        "/approvals/withdraw" => {
+            decision("Takes approvals back: nothing of these prompts is approved then.", schemas)
+        }
+        "/approvals/rollback" => decision("Approves an earlier version.", schemas),
+        _ => panic!("{path} has no description"),
+    }
+}
+
+fn of_prompts(path: &str, schemas: &mut Schemas) -> Operation {
+    let operation = match path {
+        "/prompts/{name}/try" => {
+            action::<TrialRequest, Trial>("Gets the prompt.", "The outcome; a fault, too.", schemas)
+        }
+        "/prompts/{name}/complete" => action::<CompletionRequest, Completion>(
+            "Completes an argument.",
+            "The values; none after a fault.",
+            schemas,
+        ),
+        _ => panic!("{path} has no description"),
+    };
+    operation.or_shared(&[404, 503])
+}
+
+fn of_owned(path: &str, schemas: &mut Schemas) -> Operation {
+    let failure = schemas.failure();
+    match path {
+        "/accounts" => document::<Accounts>(
+            "The accounts of callers at upstreams, in this replica; the most recently used first.",
+            schemas,
+        ),
+        "/accounts/revoke" => action::<RevocationRequest, Revoked>(
+            "Revokes accounts of callers at upstreams, at once.",
+            "Revoked.",
+            schemas,
+        ),
+        "/rollouts" => document::<Rollouts>(
+            "The rollouts, with the gets of their new versions in this replica.",
+            schemas,
+        ),
+        "/rollouts/rearm" => {
+            let summary =
+                "Serves the new version of a rollout again, after this replica took it back.";
+            let unknown = response("The prompt has no rollout.", &failure);
+            action::<RearmRequest, Rearmed>(summary, "The outcome.", schemas).or(404, unknown)
+        }
+        "/labels" => document::<Labels>(
+            "The library prompts that have versions, with their labels.",
+            schemas,
+        ),
+        "/labels/{name}/{label}" => {
+            let moved = "The label has moved, or waits for a second person.";
+            let operation =
+                action::<MoveRequest, MovedLabel>("Moves a label to a version.", moved, schemas);
+            let refused = "The move is refused, such as to a version that does not exist.";
+            operation
+                .if_match("The `tag` of the prompt in /api/v1/labels.")
+                .or(404, response("No prompt of this name has versions.", &failure))
+                .or(409, response(refused, &failure))
+                .or(412, response("The labels of the prompt have changed since.", &failure))
+                .or_shared(&[428])
+        }
+        _ => panic!("{path} has no description"),
+    }
+}
+
+fn document<T: JsonSchema>(summary: &'static str, schemas: &mut Schemas) -> Operation {
+    Operation::new(summary, "The document.", &schemas.answer::<T>())
+}
+
+fn action<R: JsonSchema, T: JsonSchema>(
+    summary: &'static str,
+    success: &str,
+    schemas: &mut Schemas,
+) -> Operation {
+    let operation = Operation::new(summary, success, &schemas.answer::<T>());
+    Operation { request: Some(schemas.request::<R>()), ..operation }
+}
