@@ -295,7 +295,8 @@ impl BodyBudget {
 impl MessageMemory for BodyBudget {
     /// A result counts once: its bytes are shared on the way to the client.
     fn grow(&self, bytes: usize) -> bool {
-        let (amount, memory) = (bytes.div_ceil(1024), self.memory);
+        let amount = bytes.div_ceil(1024);
+        let memory = self.memory;
         let take = |spare: usize| Some(spare.saturating_sub(amount));
         let spare = self.spare.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
         let taken = spare.unwrap_or_default().min(amount);

@@ -11,7 +11,7 @@ use crate::session::{
     CallOutcome, CallPermits, MessageRefusal, PreparedCall, RunningCall, Sessions,
 };
 use domain::chunks::Chunks;
-use domain::fault::TransportFault;
+use domain::fault::{Fault, TransportFault};
 use domain::jsonrpc::Id;
 use upstream::call::result_memory::MessageMemory;
 
@@ -105,10 +105,7 @@ impl PendingCall {
     fn respond(&self, outcome: CallOutcome) -> CallResponse {
         match outcome {
             CallOutcome::Result(result) => CallResponse::Message(result_chunks(&self.id, result)),
-            CallOutcome::Fault(fault) => {
-                let (id, dialect) = (Some(self.id.clone()), self.dialect);
-                CallResponse::Refused(MessageRefusal { fault, id, dialect })
-            }
+            CallOutcome::Fault(fault) => CallResponse::Refused(self.refusal(fault)),
             CallOutcome::Cancelled => CallResponse::Cancelled,
         }
     }
@@ -126,12 +123,15 @@ impl PendingCall {
                 Some(message.into_text())
             }
             CallResponse::Message(_) => {
-                let (fault, id) = (TransportFault::Overloaded.into(), Some(self.id.clone()));
-                Some(refusal_message(&MessageRefusal { fault, id, dialect: self.dialect }))
+                Some(refusal_message(&self.refusal(TransportFault::Overloaded.into())))
             }
             CallResponse::Refused(refusal) => Some(refusal_message(&refusal)),
             CallResponse::Cancelled => None,
         }
+    }
+
+    fn refusal(&self, fault: Fault) -> MessageRefusal {
+        MessageRefusal { fault, id: Some(self.id.clone()), dialect: self.dialect }
     }
 
     fn has_room_for_copy_of(&self, message: &Chunks) -> bool {

@@ -215,21 +215,7 @@ impl ClientChannel {
                 self.start_call(sessions, sender.holder(), prepared, budget).await;
             }
             Ok(Dispatch::Batch(items)) => {
-                let channel = self.clone();
-                let holder = sender.holder();
-                self.calls.spawn(async move {
-                    let (admission, batches) = (channel.admission.clone(), channel.batches.clone());
-                    let answering = async {
-                        // Held until the response is in the queue.
-                        let _turn = batches.acquire().await;
-                        let memory: Option<Arc<dyn MessageMemory>> = Some(budget.clone());
-                        let text = batch(sessions, admission, holder, items, budget).await;
-                        if let Some(text) = text {
-                            channel.queue(OutgoingMessage { text, memory }).await;
-                        }
-                    };
-                    channel.abandoned.run_until_cancelled(answering).await;
-                });
+                self.start_batch(sessions, sender.holder(), items, budget);
             }
             Err(refusal) => self.send(refusal_message(&refusal)).await,
         }
@@ -333,6 +319,30 @@ impl ClientChannel {
                     }
                 }
             }
+        });
+    }
+
+    fn start_batch(
+        &self,
+        sessions: Arc<Sessions>,
+        holder: Holder,
+        items: Vec<Result<Dispatch, MessageRefusal>>,
+        budget: Arc<BodyBudget>,
+    ) {
+        let channel = self.clone();
+        self.calls.spawn(async move {
+            let admission = channel.admission.clone();
+            let batches = channel.batches.clone();
+            let answering = async {
+                // Held until the response is in the queue.
+                let _turn = batches.acquire().await;
+                let memory: Option<Arc<dyn MessageMemory>> = Some(budget.clone());
+                let text = batch(sessions, admission, holder, items, budget).await;
+                if let Some(text) = text {
+                    channel.queue(OutgoingMessage { text, memory }).await;
+                }
+            };
+            channel.abandoned.run_until_cancelled(answering).await;
         });
     }
 

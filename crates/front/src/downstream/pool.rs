@@ -111,8 +111,13 @@ impl Pool {
     pub(crate) fn new(total: usize, share: usize, revokes: Revokes) -> Self {
         let shares = FairShare::new(total, share);
         let state = PoolState { shares, leases: HashMap::new(), next: 0 };
-        let (changed, epoch) = (Notify::new(), Instant::now());
-        Self(Arc::new(SharedPool { revokes, changed, epoch, state: Mutex::new(state) }))
+        let shared = SharedPool {
+            revokes,
+            changed: Notify::new(),
+            epoch: Instant::now(),
+            state: Mutex::new(state),
+        };
+        Self(Arc::new(shared))
     }
 
     /// Returns a future that resolves when there may be room, also if that changes before it is
@@ -347,8 +352,8 @@ impl PoolState {
             let Some(leased) = self.leased(holder, number) else { return false };
             // The lease may have become busy meanwhile.
             let idle_since = &leased.activity.idle_since;
-            let (success, failure) = (Ordering::Relaxed, Ordering::Relaxed);
-            if idle_since.compare_exchange(since, REVOKED, success, failure).is_ok() {
+            let order = Ordering::Relaxed;
+            if idle_since.compare_exchange(since, REVOKED, order, order).is_ok() {
                 if let Some(leased) = self.release(holder, number) {
                     leased.activity.revoked.cancel();
                 }

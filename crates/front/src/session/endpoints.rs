@@ -16,6 +16,7 @@ use calls::Router;
 use domain::call::{Call, ClientMessages, ForwardedMeta, Request, ServerRequestMode};
 use domain::fault::{Fault, RequestFault};
 use domain::jsonrpc::Id;
+use domain::log_level::LogLevel;
 use domain::meta;
 use domain::method::ForeignMethod;
 use policy::Gate;
@@ -72,44 +73,47 @@ impl Endpoints {
         nonce: Option<Nonce>,
     ) -> Result<Dispatch, MessageFault> {
         let InboundMessage { context, method, params } = *inbound;
-        let ReplyContext { dialect, capabilities, mode, log_level } = reply_context;
+        let dialect = reply_context.dialect;
         let reject = |fault: Fault| MessageFault::new(fault, dialect);
         let served = self.served(context.endpoint);
-        let (request, form) = match served.purpose(method, params, context, dialect) {
+        let result = match served.purpose(method, params, context, dialect) {
             Ok(Purpose::Call(request, form)) => {
                 let request = with_public_name(&self.router, request, context.caller);
-                (self.with_mismatch(request, inbound, nonce), form)
+                let request = self.with_mismatch(request, inbound, nonce);
+                let call = self.prepare_call(inbound, id, reply_context, nonce, request, form);
+                return call.map(Dispatch::Call).map_err(reject);
             }
             Ok(Purpose::EmptyList(member)) => {
                 let ttl_ms = self.discover_ttl.as_millis();
-                let result = dialect.empty_list(member, &self.identity, ttl_ms);
-                return Ok(Dispatch::Answer {
-                    message: result_message(&id, &result),
-                    session: None,
-                });
+                dialect.empty_list(member, &self.identity, ttl_ms)
             }
             Err(ToolRefusal { fault, form: ResultForm::Tool }) if is_tool_result(&fault) => {
-                let result = dialect.tool_error(&fault, &self.identity);
-                return Ok(Dispatch::Answer {
-                    message: result_message(&id, &result),
-                    session: None,
-                });
+                dialect.tool_error(&fault, &self.identity)
             }
             Err(ToolRefusal { fault, .. }) => return Err(reject(fault)),
         };
+        Ok(Dispatch::Answer { message: result_message(&id, &result), session: None })
+    }
+
+    /// Prepares the call of a request whose result the client gets in this form.
+    fn prepare_call(
+        &self,
+        inbound: &InboundMessage<'_>,
+        id: Id,
+        reply_context: ReplyContext,
+        nonce: Option<Nonce>,
+        request: Request,
+        form: ResultForm,
+    ) -> Result<PreparedCall, Fault> {
+        let InboundMessage { context, params, .. } = *inbound;
         let mut forwarded = ForwardedMeta::read(params, |name| context.transport.trace(name));
         let through = forwarded.via.through(&self.pseudonym);
-        forwarded.via = through.ok_or_else(|| reject(RequestFault::Loop.into()))?;
-        let in_flight = self.register(nonce, &id).map_err(reject)?;
+        forwarded.via = through.ok_or(RequestFault::Loop)?;
+        let in_flight = self.register(nonce, &id)?;
         let token = params.and_then(|p| p.get("_meta")?.get(meta::PROGRESS_TOKEN));
         let progress_token = token.filter(|_| context.streams).and_then(Id::read);
-        let log_level = match (&request, mode) {
-            (Request::Passthrough(_), ServerRequestMode::InputRequired) => log_level,
-            (Request::Passthrough(_), ServerRequestMode::MidCall) => {
-                nonce.and_then(|nonce| self.shared.log_levels.get(&nonce))
-            }
-            _ => None,
-        };
+        let log_level = self.log_level(&request, &reply_context, nonce);
+        let ReplyContext { dialect, capabilities, mode, .. } = reply_context;
         let call = Call {
             caller: context.caller.clone(),
             subject_token: context.subject_token.cloned(),
@@ -126,12 +130,9 @@ impl Endpoints {
             forwarded,
             request,
         };
-        let input_closed = match context.transport {
-            TransportContext::Http(_) => None,
-            TransportContext::Connection(connection) => Some(connection.input_closed.clone()),
-        };
         let transport_kind = context.transport.transport_kind();
-        Ok(Dispatch::Call(PreparedCall {
+        let input_closed = context.transport.input_closed();
+        Ok(PreparedCall {
             id,
             dialect,
             form,
@@ -141,7 +142,24 @@ impl Endpoints {
             transport_kind,
             progress_token,
             input_closed,
-        }))
+        })
+    }
+
+    /// Returns the least severe log messages that the client gets about a call, which only the
+    /// upstream of `[passthrough]` sends.
+    fn log_level(
+        &self,
+        request: &Request,
+        reply_context: &ReplyContext,
+        nonce: Option<Nonce>,
+    ) -> Option<LogLevel> {
+        match (request, reply_context.mode) {
+            (Request::Passthrough(_), ServerRequestMode::InputRequired) => reply_context.log_level,
+            (Request::Passthrough(_), ServerRequestMode::MidCall) => {
+                self.shared.log_levels.get(&nonce?)
+            }
+            _ => None,
+        }
     }
 
     /// Adds to a request for the upstream of `[passthrough]` the header that differs from its

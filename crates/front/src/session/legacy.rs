@@ -261,14 +261,16 @@ impl LegacySessions {
         known: Option<ListDigests>,
         end: StreamEnd,
     ) -> NotificationStream {
-        let (endpoint, dialect) = (connection.endpoint(), connection.dialect());
+        let endpoint = connection.endpoint();
+        let dialect = connection.dialect();
         let changes = self.endpoints.router.changes(
             caller,
             endpoint,
             self.endpoints.served(endpoint).lists(),
         );
         let drain = self.endpoints.shared.drain.clone();
-        let (subscriber, is_resumed) = (Subscriber::Connection, known.is_some());
+        let subscriber = Subscriber::Connection;
+        let is_resumed = known.is_some();
         let stream = NotificationStream::new(changes, known, dialect, subscriber, drain, end);
         self.with_upstreams(stream, endpoint, connection.nonce, is_resumed)
     }

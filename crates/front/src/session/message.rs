@@ -109,6 +109,14 @@ impl TransportContext<'_> {
             Self::Connection(_) | Self::Http(_) => TransportKind::Http,
         }
     }
+
+    /// Returns [`PreparedCall::input_closed`] for a call over the transport.
+    pub(super) fn input_closed(self) -> Option<CancellationToken> {
+        match self {
+            Self::Http(_) => None,
+            Self::Connection(connection) => Some(connection.input_closed.clone()),
+        }
+    }
 }
 
 /// A refused message, with the data to write its error response.

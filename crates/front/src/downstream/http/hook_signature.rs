@@ -96,8 +96,8 @@ impl Scheme {
     fn claim(self, headers: &HeaderMap, now: UnixSeconds) -> Option<Claim> {
         match self {
             Self::Mlflow => {
-                let (id, at) =
-                    (text(headers, "x-mlflow-delivery-id")?, text(headers, "x-mlflow-timestamp")?);
+                let id = text(headers, "x-mlflow-delivery-id")?;
+                let at = text(headers, "x-mlflow-timestamp")?;
                 let signature = text(headers, "x-mlflow-signature")?.strip_prefix("v1,")?;
                 let signature = BASE64_STANDARD.decode(signature).ok()?;
                 is_recent(at, now).then(|| Claim { before_body: format!("{id}.{at}."), signature })
@@ -108,7 +108,8 @@ impl Scheme {
                 let part = |name: &str| {
                     parts().find_map(|part| part.trim().strip_prefix(name)?.strip_prefix('='))
                 };
-                let (at, signature) = (part("t")?, hex_bytes(part("v1")?)?);
+                let at = part("t")?;
+                let signature = hex_bytes(part("v1")?)?;
                 is_recent(at, now).then(|| Claim { before_body: format!("{at}."), signature })
             }
             Self::Git => {

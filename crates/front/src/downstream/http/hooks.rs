@@ -100,7 +100,8 @@ impl Hooks {
         let network = network(address);
         let limited =
             |retry_after| TransportFault::RateLimited { limit: LIMIT.into(), retry_after };
-        let (headers, holder) = (&head.headers, Holder::Network(network));
+        let headers = &head.headers;
+        let holder = Holder::Network(network);
         let key = self.keys.get(name).unwrap_or(&self.stand_in);
         // Git servers share addresses, so failures of others never stop a signature from being
         // checked. A plain secret could be guessed.

@@ -67,7 +67,8 @@ impl OriginGuard {
     /// `host_rejected`.
     pub fn check_host(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), TransportFault> {
         let mut values = headers.get_all(HOST).iter();
-        let (header, is_repeated) = (values.next(), values.next().is_some());
+        let header = values.next();
+        let is_repeated = values.next().is_some();
         let authority = uri.authority().map(Authority::as_str);
         if is_repeated || (header.is_none() && authority.is_none()) {
             return Err(TransportFault::HostRejected);

@@ -255,8 +255,9 @@ impl Endpoint {
         accepts: Accepts,
     ) -> Response<Body> {
         let has_calls = items.iter().any(|item| matches!(item, Ok(Dispatch::Call(_))));
-        let (sessions, admission, memory) =
-            (self.sessions.clone(), self.admission.clone(), budget.clone());
+        let sessions = self.sessions.clone();
+        let admission = self.admission.clone();
+        let memory = budget.clone();
         let mut pending = Box::pin(batch(sessions, admission, holder, items, budget));
         let early = match accepts {
             Accepts::JsonOnly => Ok(pending.as_mut().await),

@@ -12,12 +12,15 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::info;
 
 use super::client_events::ClientEventSender;
 use super::failure_lines::FailureLines;
+use super::in_flight::InFlightCall;
 use crate::session::dialect::{ResultForm, ServerIdentity};
+use crate::session::token::Nonce;
 use crate::session::tools::is_tool_result;
 use crate::session::{
     CallOutcome, CallPermit, CallPermits, MAX_DEPTH, PreparedCall, SessionSharedState, Sessions,
@@ -29,7 +32,7 @@ use calls::call_channel::CallChannel;
 use domain::call::{Call, Request};
 use domain::fault::{CorrelationId, Fault, TransportFault, UpstreamFault};
 use domain::unix_time::UnixSeconds;
-use policy::{Gate, RecordOutcome, ResultDigest};
+use policy::{CallRecord, Gate, RecordOutcome, ResultDigest};
 use telemetry::{End, ServerAttributes, ServerOperation};
 use upstream::call::result_memory;
 
@@ -68,7 +71,7 @@ impl Calls {
         now: UnixSeconds,
     ) -> CallOutcome {
         let PreparedCall { dialect, form, call, nonce, in_flight, progress_token, .. } = pending;
-        let (dialect, form, nonce) = (*dialect, *form, *nonce);
+        let dialect = *dialect;
         let began = Instant::now();
         let deadline = began + self.timeout;
         let (channel, call_events) = CallChannel::of(call.client);
@@ -79,72 +82,98 @@ impl Calls {
             digest = reply.digest();
             // No event can follow: the receiver gets the end of the channel.
             drop(channel);
-            Ok(dialect.reply(&reply, form, &self.identity))
-        };
-        let cancelled = async {
-            match in_flight {
-                Some(in_flight) => in_flight.cancelled().await,
-                None => std::future::pending().await,
-            }
+            Ok(dialect.reply(&reply, *form, &self.identity))
         };
         let mut events = call_events.zip(outgoing).map(|(events, outgoing)| {
-            let progress_token = progress_token.clone();
+            let token = progress_token.clone();
             let shared = &self.shared;
-            ClientEventSender::new(shared, dialect, events, outgoing, permit, nonce, progress_token)
+            ClientEventSender::new(shared, dialect, events, outgoing, permit, *nonce, token)
         });
         // During a drain no request is accepted, and so no response to a server request.
         let gone = pending.input_closed.as_ref().unwrap_or(&self.shared.drain);
-        let forwarding = async {
-            match &mut events {
-                Some(events) => events.forward(gone).await,
-                None => std::future::pending().await,
-            }
-        };
         let outcome = tokio::select! {
             biased;
-            () = forwarding => CallOutcome::Fault(Fault::Internal),
+            () = forward(&mut events, gone) => CallOutcome::Fault(Fault::Internal),
             // Checked before the answer, which at shutdown is only the fault that the upstream's
             // driver has ended.
             () = self.shared.stop.cancelled() => CallOutcome::Fault(TransportFault::ShuttingDown.into()),
             answer = answer => answer.map_or_else(CallOutcome::Fault, CallOutcome::Result),
-            () = cancelled => CallOutcome::Cancelled,
+            () = cancelled(in_flight.as_ref()) => CallOutcome::Cancelled,
         };
         if let Some(events) = events {
             events.finish();
         }
+        self.complete(pending, &record, outcome, &digest, operation).await
+    }
+
+    /// Records the outcome of the call, ends its span, and returns the outcome for the client.
+    async fn complete(
+        &self,
+        pending: &PreparedCall,
+        record: &CallRecord,
+        outcome: CallOutcome,
+        digest: &ResultDigest,
+        operation: ServerOperation,
+    ) -> CallOutcome {
+        let PreparedCall { dialect, form, call, nonce, .. } = pending;
         let outcome = with_room(outcome);
         let outcome = correlated(outcome, call, &self.shared.failure_lines);
         let recorded = match &outcome {
-            CallOutcome::Result(result) => RecordOutcome::Result { result, digest: &digest },
+            CallOutcome::Result(result) => RecordOutcome::Result { result, digest },
             CallOutcome::Fault(fault) => RecordOutcome::Fault(fault),
             CallOutcome::Cancelled => RecordOutcome::Cancelled,
         };
-        let outcome = match self.gate.complete(&record, &call.caller, recorded).await {
+        let outcome = match self.gate.complete(record, &call.caller, recorded).await {
             Ok(()) => outcome,
             Err(fault) => CallOutcome::Fault(fault.into()),
         };
-        if let (CallOutcome::Result(_), Request::Passthrough(passthrough), Some(nonce)) =
-            (&outcome, &call.request, nonce)
-            && let Some(level) = passthrough.log_level
-        {
-            self.shared.log_levels.insert(nonce, level);
-        }
-        let ended = match &outcome {
+        operation.end(match &outcome {
             CallOutcome::Result(_) => End::Well,
             CallOutcome::Fault(fault) => End::Fault(fault),
             CallOutcome::Cancelled => End::Cancelled,
-        };
-        operation.end(ended);
-        if let (CallOutcome::Fault(fault), Some(nonce)) = (&outcome, nonce) {
-            self.shared.url_elicitations.note_all(fault, nonce, MAX_DEPTH);
+        });
+        if let Some(nonce) = *nonce {
+            self.note(&outcome, &call.request, nonce);
         }
         match outcome {
             // Audit and metrics keep the fault; only the result of the tool hides it.
-            CallOutcome::Fault(fault) if form == ResultForm::Tool && is_tool_result(&fault) => {
+            CallOutcome::Fault(fault) if *form == ResultForm::Tool && is_tool_result(&fault) => {
                 CallOutcome::Result(dialect.tool_error(&fault, &self.identity).into())
             }
             outcome => outcome,
         }
+    }
+
+    /// Keeps the state of a session or connection that the outcome changes: its log level, and the
+    /// URL elicitations that its user must complete.
+    fn note(&self, outcome: &CallOutcome, request: &Request, nonce: Nonce) {
+        match (outcome, request) {
+            (CallOutcome::Result(_), Request::Passthrough(passthrough)) => {
+                if let Some(level) = passthrough.log_level {
+                    self.shared.log_levels.insert(nonce, level);
+                }
+            }
+            (CallOutcome::Fault(fault), _) => {
+                self.shared.url_elicitations.note_all(fault, nonce, MAX_DEPTH);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Forwards events as [`ClientEventSender::forward`] does; without a sender it never completes.
+async fn forward(events: &mut Option<ClientEventSender<'_>>, input_closed: &CancellationToken) {
+    match events {
+        Some(events) => events.forward(input_closed).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Waits until the client cancels the call, which never happens without a registration.
+async fn cancelled(in_flight: Option<&InFlightCall>) {
+    match in_flight {
+        Some(in_flight) => in_flight.cancelled().await,
+        None => std::future::pending().await,
     }
 }
 
@@ -168,7 +197,8 @@ fn correlated(outcome: CallOutcome, call: &Call, lines: &FailureLines) -> CallOu
             let id = CorrelationId(random());
             let UpstreamFault { upstream, kind, .. } = &fault;
             if let Some(count) = lines.due(upstream, kind.reason(), Instant::now()) {
-                let (caller, prompt) = (call.caller.id(), call.request.prompt_name());
+                let caller = call.caller.id();
+                let prompt = call.request.prompt_name();
                 let trace_id = call.forwarded.trace.id();
                 // A text of the upstream may repeat the arguments.
                 let has_values = call.request.has_values();
