@@ -4,7 +4,8 @@ use serde_json::{Value, json};
 
 use super::args::AccountsCommand;
 use super::failure::Failure;
-use super::output::{Column, age, print, table};
+use super::output::CellKind::Terminal;
+use super::output::{Column, age, elements, print, table_or};
 use super::reach::Reach;
 use super::runtime::runtime;
 use super::status::{fetch_once, send_once};
@@ -16,7 +17,8 @@ pub(super) fn run(command: &AccountsCommand) -> Result<(), Failure> {
     match command {
         AccountsCommand::List(admin) => {
             let document = runtime()?.block_on(fetch_once(&Reach::admin_of(admin)?, PATH))?;
-            admin.output.print(&document["accounts"], &text(&COLUMNS, &document["accounts"], NONE))
+            let accounts = &document["accounts"];
+            admin.output.print(accounts, &table_or(NONE, &COLUMNS, elements(accounts)))
         }
         AccountsCommand::Revoke { caller, upstream, all, admin } => {
             if caller.is_none() && upstream.is_none() && !all {
@@ -27,9 +29,9 @@ pub(super) fn run(command: &AccountsCommand) -> Result<(), Failure> {
             let (url, path) = (Reach::admin_of(admin)?, format!("{PATH}/revoke"));
             let document = runtime()?.block_on(send_once(&url, &path, &body))?;
             let revoked = &document["revoked"];
-            admin.output.print(revoked, &text(&REVOKED_COLUMNS, revoked, NONE_ENDED))?;
-            let has_ended = revoked.as_array().is_some_and(|rows| !rows.is_empty());
-            if admin.output.json || !has_ended {
+            let rows = elements(revoked);
+            admin.output.print(revoked, &table_or(NONE_ENDED, &REVOKED_COLUMNS, rows))?;
+            if admin.output.json || rows.is_empty() {
                 return Ok(());
             }
             print(LOCAL)
@@ -42,8 +44,8 @@ const COLUMNS: [Column; 6] = [
     Column::new("CALLER", "caller"),
     Column::new("METHOD", "method"),
     Column::new("ISSUER", "issuer"),
-    Column { heading: "EXPIRES IN", member: "expiresInSecs", format: age },
-    Column { heading: "IDLE", member: "idleSecs", format: age },
+    Column::new("EXPIRES IN", "expiresInSecs").of(Terminal(age)),
+    Column::new("IDLE", "idleSecs").of(Terminal(age)),
 ];
 
 const REVOKED_COLUMNS: [Column; 5] = [
@@ -51,18 +53,11 @@ const REVOKED_COLUMNS: [Column; 5] = [
     Column::new("CALLER", "caller"),
     Column::new("METHOD", "method"),
     Column::new("ISSUER", "issuer"),
-    Column { heading: "AT PROVIDER", member: "revokedAtProvider", format: at_provider },
+    Column::new("AT PROVIDER", "revokedAtProvider").of(Terminal(at_provider)),
 ];
 
 fn at_provider(is_ended: &Value) -> String {
     if *is_ended == true { "revoked" } else { "not revoked" }.to_owned()
-}
-
-fn text(columns: &[Column], accounts: &Value, none: &str) -> String {
-    match accounts.as_array() {
-        Some(rows) if !rows.is_empty() => table(columns, rows),
-        _ => none.to_owned(),
-    }
 }
 
 const NONE: &str = "No caller has an access token or connection of its own at an upstream of this replica. The operator's \

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::args::{ApprovalsCommand, ApprovalsDecision, ApprovalsQuery, ApprovalsView, SeenTags};
 use super::failure::Failure;
 use super::load::demand;
-use super::output::{Column, printable, prompts, table};
+use super::output::{Column, elements, printable, prompts, table_or};
 use super::runtime::runtime;
 use approvals::{Action, Examined, examine_all, notes};
 use desk::{Desk, Need, OwnGateway, Shown};
@@ -134,11 +134,7 @@ async fn status(desk: &Desk, view: &ApprovalsView) -> Result<(), Failure> {
         }
     };
     let failures = desk.failures().await;
-    let mut text = if rows.is_empty() {
-        "No upstream offers a prompt, and the lock file has none.".to_owned()
-    } else {
-        table(&COLUMNS, &rows)
-    };
+    let mut text = table_or(NONE, &COLUMNS, &rows);
     for line in notes.iter().map(|note| printable(note)).chain(failures.iter().cloned()) {
         let _ = write!(text, "\n{line}");
     }
@@ -355,7 +351,7 @@ fn differences(shown: &[Shown]) -> (Value, String) {
             printable(&format!("{name}: {state}: {why}")),
             printable(diff)
         );
-        for seen in shown.json["seenOtherwise"].as_array().into_iter().flatten() {
+        for seen in elements(&shown.json["seenOtherwise"]) {
             let _ = writeln!(text, "{}", printable(seen["message"].as_str().unwrap_or_default()));
         }
     }
@@ -382,6 +378,8 @@ const COLUMNS: [Column; 6] = [
     Column::new("APPROVED BY", "approvedBy"),
     Column::new("REASON", "reason"),
 ];
+
+const NONE: &str = "No upstream offers a prompt, and the lock file has none.";
 
 /// Asks on the terminal for a confirmation.
 fn confirm(what: &str) -> Result<(), Failure> {

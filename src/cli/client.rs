@@ -9,13 +9,15 @@ use std::time::Duration;
 
 use http::Uri;
 use http::header::AUTHORIZATION;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
 use super::args::GatewayArgs;
 use super::failure::Failure;
-use super::output::{Column, fitted, is_styled, printable, printable_line, table, terminal_width};
+use super::output::{
+    Column, elements, fitted, is_styled, printable, printable_line, table, terminal_width,
+};
 use super::reach::Reach;
 use super::runtime::runtime;
 use super::status::{fetch_once, waiting_lines};
@@ -71,35 +73,24 @@ pub(super) fn list_origins(gateway: &GatewayArgs, choice: &Choice) -> Result<(),
     let admin = reach.admin(None)?;
     let catalog = runtime()?.block_on(fetch_once(&admin, "/api/v1/catalog"))?;
     let mut origins: HashMap<&str, &Value> = HashMap::new();
-    for prompt in catalog["prompts"].as_array().into_iter().flatten() {
+    for prompt in elements(&catalog["prompts"]) {
         origins.extend(prompt["name"].as_str().map(|name| (name, prompt)));
     }
     for prompt in &mut listed.chosen {
         let origin = prompt["name"].as_str().and_then(|name| origins.get(name).copied());
         prompt["origin"] = origin.cloned().unwrap_or_default();
     }
-    let row = |prompt: &Value| {
-        let origin = &prompt["origin"];
-        let overlays = origin["overlays"].as_array().into_iter().flatten();
-        let overlays: Vec<&str> = overlays.filter_map(Value::as_str).collect();
-        json!({
-            "name": prompt["name"], "upstream": origin["upstream"], "rawName": origin["rawName"],
-            "state": origin["state"], "title": prompt["title"],
-            "overlays": (!overlays.is_empty()).then(|| overlays.join(", ")),
-        })
-    };
-    let rows: Vec<Value> = listed.chosen.iter().map(row).collect();
-    let text = listed.none().unwrap_or_else(|| table(&ORIGINS, &rows));
+    let text = listed.none().unwrap_or_else(|| table(&ORIGINS, &listed.chosen));
     gateway.output.print(&Value::from(listed.chosen), &text)
 }
 
 /// The columns of `promptgate list --long`.
 const ORIGINS: [Column; 6] = [
     Column::new("PROMPT", "name"),
-    Column::new("UPSTREAM", "upstream"),
-    Column::new("NAME THERE", "rawName"),
-    Column::new("STATE", "state"),
-    Column::new("OVERLAYS", "overlays"),
+    Column::new("UPSTREAM", "origin.upstream"),
+    Column::new("NAME THERE", "origin.rawName"),
+    Column::new("STATE", "origin.state"),
+    Column::new("OVERLAYS", "origin.overlays"),
     Column::new("TITLE", "title"),
 ];
 
@@ -295,10 +286,8 @@ const UNKNOWN_PROMPT: &str = r#""reason":"unknown_prompt""#;
 /// is reported on standard error.
 fn check_arguments(prompt: &Value, arguments: &[(String, String)]) -> Result<(), String> {
     let name = printable(prompt["name"].as_str().unwrap_or_default());
-    let known: Vec<&str> = prompt["arguments"]
-        .as_array()
-        .into_iter()
-        .flatten()
+    let known: Vec<&str> = elements(&prompt["arguments"])
+        .iter()
         .filter_map(|argument| argument["name"].as_str())
         .collect();
     for (key, value) in arguments {
@@ -308,10 +297,8 @@ fn check_arguments(prompt: &Value, arguments: &[(String, String)]) -> Result<(),
             let unknown = format!("{name} has no argument `{key}`{near} It has {has}.");
             return Err(printable(&unknown));
         }
-        let choices: Vec<&str> = prompt["_meta"]["choices"][key.as_str()]
-            .as_array()
-            .into_iter()
-            .flatten()
+        let choices: Vec<&str> = elements(&prompt["_meta"]["choices"][key.as_str()])
+            .iter()
             .filter_map(Value::as_str)
             .collect();
         if !choices.is_empty() && !choices.contains(&value.as_str()) {
@@ -411,10 +398,8 @@ pub(super) fn list_text(prompts: &[Value], terminal: Option<usize>) -> String {
         let first_line = description.lines().next().unwrap_or_default();
         let line = format!("{name:width$}  {first_line}");
         let _ = writeln!(out, "{}", fitted(line.trim_end(), terminal));
-        let arguments: Vec<_> = prompt["arguments"]
-            .as_array()
-            .into_iter()
-            .flatten()
+        let arguments: Vec<_> = elements(&prompt["arguments"])
+            .iter()
             .map(|argument| match argument["required"].as_bool() {
                 Some(true) => format!("{}=…", text(argument, "name")),
                 _ => format!("[{}=…]", text(argument, "name")),
@@ -431,7 +416,7 @@ pub(super) fn list_text(prompts: &[Value], terminal: Option<usize>) -> String {
 
 fn messages_text(result: &Value) -> String {
     let mut out = String::new();
-    for message in result["messages"].as_array().into_iter().flatten() {
+    for message in elements(&result["messages"]) {
         let role = printable_line(message["role"].as_str().unwrap_or_default());
         let heading =
             if is_styled() { format!("\u{1b}[1m{role}\u{1b}[0m") } else { format!("## {role}") };

@@ -18,7 +18,7 @@ use super::check::{warning_lines, warnings};
 use super::failure::Failure;
 use super::load::load;
 use super::login::shared_logins;
-use super::output::{Column, printable, prompts, repaired, table};
+use super::output::{Column, elements, printable, prompts, repaired, table};
 use super::runtime::runtime;
 use base::seal::Sealer;
 use catalog::refresh::Refresh;
@@ -336,7 +336,7 @@ const STDERR_LINES: usize = 8;
 
 fn text(report: &Value) -> String {
     let text = |value: &Value| printable(value.as_str().unwrap_or("-"));
-    let rows = report["upstreams"].as_array().map_or(&[][..], Vec::as_slice);
+    let rows = elements(&report["upstreams"]);
     let mut notes = String::new();
     for row in rows {
         if let Some(message) = row["error"]["message"].as_str().or(row["note"].as_str()) {
@@ -349,17 +349,17 @@ fn text(report: &Value) -> String {
         if !repaired.is_empty() {
             let _ = writeln!(notes, "{}: {repaired}", text(&row["upstream"]));
         }
-        let stderr = row["stderr"].as_array().map_or(&[][..], Vec::as_slice);
+        let stderr = elements(&row["stderr"]);
         for line in &stderr[stderr.len().saturating_sub(STDERR_LINES)..] {
             let _ = writeln!(notes, "    | {}", text(line));
         }
     }
-    for left_out in report["leftOut"].as_array().into_iter().flatten() {
+    for left_out in elements(&report["leftOut"]) {
         let upstream = text(&left_out["upstream"]);
         let name = text(&left_out["name"]);
         let _ = writeln!(notes, "{upstream}: {name:?} is left out: {}", text(&left_out["reason"]));
     }
-    for pair in report["lookAlikes"].as_array().into_iter().flatten() {
+    for pair in elements(&report["lookAlikes"]) {
         let shown = |side: &Value| format!("{} ({:?})", text(&side["name"]), text(&side["text"]));
         let _ = writeln!(notes, "{} looks like {}", shown(&pair["one"]), shown(&pair["other"]));
     }

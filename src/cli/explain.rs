@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::args::Explain;
 use super::failure::Failure;
 use super::load::load;
-use super::output::{print, printable};
+use super::output::{elements, print, printable};
 use super::running::Running;
 use super::runtime::runtime;
 use super::status::fetch_once;
@@ -78,7 +78,7 @@ fn left_out_of(
     // A definition that cannot be read is named only in the reason.
     let quoted = format!("prompt {:?}", excerpt(raw_name));
     let mut out = String::new();
-    for entry in catalog["leftOut"].as_array().into_iter().flatten() {
+    for entry in elements(&catalog["leftOut"]) {
         let text = |member: &str| entry[member].as_str().unwrap_or_default();
         let (upstream, reason) = (text("upstream"), text("reason"));
         let is_of = prompt.map_or_else(|| is_bare(upstream), |prompt| prompt.upstream == upstream);

@@ -11,7 +11,7 @@ use super::args::FindQuery;
 use super::audit::folder;
 use super::evidence;
 use super::failure::Failure;
-use super::output::{Column, print, printable_json, printable_line, table};
+use super::output::{CellKind, Column, print, printable_json, printable_line, table};
 use audit::question::{Answers, Question};
 use audit::search::{DENIED, EventKinds, Find, Live, LogEntry, SearchResult, find};
 use config::Records;
@@ -162,7 +162,7 @@ fn text(found: &SearchResult) -> String {
         Column::new("PROMPT", "what"),
         Column::new("UPSTREAM", "upstream"),
         Column::new("OUTCOME", "outcome"),
-        Column { heading: "TOOK", member: "durationUs", format: took },
+        Column::new("TOOK", "durationUs").of(CellKind::Terminal(took)),
         Column::new("DETAILS", "details"),
     ];
     columns.retain(|column| {

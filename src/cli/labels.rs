@@ -8,7 +8,8 @@ use super::args::{LabelsCommand, LabelsQuery};
 use super::failure::Failure;
 use super::find;
 use super::load::load;
-use super::output::{Column, printable, table};
+use super::output::CellKind::Terminal;
+use super::output::{Column, elements, printable, table_or};
 use super::reach::Reach;
 use super::runtime::runtime;
 use super::status::{fetch_once, put_if_match};
@@ -39,7 +40,7 @@ pub(super) fn run(command: LabelsCommand) -> Result<(), Failure> {
     match command {
         LabelsCommand::List(query) => {
             let prompts = on_runtime(prompts(&query))?;
-            query.output.print(&prompts, &list_text(&prompts))
+            query.output.print(&prompts, &table_or(NONE, &COLUMNS, elements(&prompts)))
         }
         LabelsCommand::Set { name, label, version, reason, query } => {
             let why = reason.as_deref();
@@ -121,13 +122,13 @@ fn documents(prompts: &[LabelledPrompt]) -> Value {
 
 /// The prompt of this name.
 fn named<'a>(prompts: &'a Value, name: &str) -> Result<&'a Value, Failure> {
-    let mut all = prompts.as_array().into_iter().flatten();
+    let mut all = elements(prompts).iter();
     all.find(|prompt| prompt["name"] == name).ok_or_else(|| unknown(name, prompts))
 }
 
 fn unknown(name: &str, prompts: &Value) -> Failure {
-    let all = prompts.as_array().into_iter().flatten();
-    let near = suggestion(name, all.filter_map(|prompt| prompt["name"].as_str()));
+    let near =
+        suggestion(name, elements(prompts).iter().filter_map(|prompt| prompt["name"].as_str()));
     Failure::usage(printable(&format!(
         "No prompt {name} of a library has versions{near}. A prompt has them in NAME/versions/1.md (docs/versions.md); \
          labels of a prompt store are moved in the store."
@@ -147,31 +148,12 @@ const COLUMNS: [Column; 5] = [
     Column::new("SERVED", "served"),
     Column::new("LABELS", "labels"),
     Column::new("VERSIONS", "versions"),
-    Column::new("MOVED", "moved"),
+    Column::new("MOVED", "readOnly").of(Terminal(place)),
 ];
 
-fn list_text(prompts: &Value) -> String {
-    let numbers = |versions: &Value| {
-        let all: Vec<_> = versions.as_array().into_iter().flatten().map(Value::to_string).collect();
-        all.join(", ")
-    };
-    let labels = |labels: &Value| {
-        let all = labels.as_object().into_iter().flatten();
-        all.map(|(label, version)| format!("{label}={version}")).collect::<Vec<_>>().join(", ")
-    };
-    let row = |prompt: &Value| {
-        let is_there = prompt["readOnly"].is_string();
-        json!({
-            "name": prompt["name"],
-            "served": prompt["served"],
-            "labels": labels(&prompt["labels"]),
-            "versions": numbers(&prompt["versions"]),
-            "moved": if is_there { "in the repository" } else { "here" },
-        })
-    };
-    let rows: Vec<_> = prompts.as_array().into_iter().flatten().map(row).collect();
-    if rows.is_empty() {
-        return "No prompt of a library has versions (docs/versions.md).".to_owned();
-    }
-    table(&COLUMNS, &rows)
+/// The place where labels are moved.
+fn place(read_only: &Value) -> String {
+    if read_only.is_string() { "in the repository" } else { "here" }.to_owned()
 }
+
+const NONE: &str = "No prompt of a library has versions (docs/versions.md).";

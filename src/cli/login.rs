@@ -18,7 +18,7 @@ use url::Url;
 use super::args::{LoginArgs, Logout, Output};
 use super::failure::Failure;
 use super::load::load;
-use super::output::{Column, print, printable, table};
+use super::output::{Column, print, printable, table_or};
 use super::runtime::runtime;
 use cluster::SharedLogins;
 use config::{Config, Http};
@@ -91,11 +91,7 @@ pub(super) fn list(path: &Path, output: &Output) -> Result<(), Failure> {
         }
         Ok::<_, Failure>(rows)
     })?;
-    let text = if rows.is_empty() {
-        "No upstream needs a sign-in: none has credential = { login = … }.".to_owned()
-    } else {
-        table(&COLUMNS, &rows)
-    };
+    let text = table_or(NONE, &COLUMNS, &rows);
     output.print(&Value::from(rows), &text)
 }
 
@@ -107,6 +103,8 @@ const COLUMNS: [Column; 6] = [
     Column::new("SIGNED IN", "signedInAt"),
     Column::new("RENEWED", "renewedAt"),
 ];
+
+const NONE: &str = "No upstream needs a sign-in: none has credential = { login = … }.";
 
 async fn row(
     store: &LoginStore,

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::args::Output;
 use super::failure::Failure;
+pub(super) use admin::table::{CellKind, Column};
 use domain::name::is_hidden;
 
 impl Output {
@@ -108,31 +109,37 @@ pub(super) fn repaired(row: &Value) -> String {
     format!("{mark}{}", printable(&repairs.join(", ")))
 }
 
-/// A column of a table.
-pub(super) struct Column {
-    pub(super) heading: &'static str,
-    /// Member of the row's object.
-    pub(super) member: &'static str,
-    /// Formats the member's value, which is `Null` if the member is absent.
-    pub(super) format: fn(&Value) -> String,
-}
-
-impl Column {
-    /// A column whose cells are written by [`cell`].
-    pub(super) const fn new(heading: &'static str, member: &'static str) -> Self {
-        Self { heading, member, format: cell }
+/// Returns a JSON value as the text of a table cell. Lists and objects stand in one line.
+fn cell(kind: CellKind, value: &Value) -> String {
+    let text = |value| cell(CellKind::Text, value);
+    match (kind, value) {
+        (CellKind::Terminal(written), value) => written(value),
+        (CellKind::Millis, Value::Number(millis)) => {
+            format!("{:.1}ms", millis.as_f64().unwrap_or_default())
+        }
+        (_, Value::Null) => "-".to_owned(),
+        (_, Value::String(text)) => printable_line(text),
+        (_, Value::Bool(true)) => "yes".to_owned(),
+        (_, Value::Bool(false)) => "no".to_owned(),
+        (_, Value::Number(number)) => number.to_string(),
+        (_, Value::Array(all)) if all.is_empty() => "-".to_owned(),
+        (_, Value::Array(all)) => all.iter().map(text).collect::<Vec<_>>().join(", "),
+        (_, Value::Object(all)) => {
+            let pair =
+                |(name, value): (&String, _)| format!("{}={}", printable_line(name), text(value));
+            all.iter().map(pair).collect::<Vec<_>>().join(", ")
+        }
     }
 }
 
-/// Returns a JSON value as the text of a table cell.
-fn cell(value: &Value) -> String {
-    match value {
-        Value::Null => "-".to_owned(),
-        Value::String(text) => printable_line(text),
-        Value::Bool(true) => "yes".to_owned(),
-        Value::Bool(false) => "no".to_owned(),
-        other => other.to_string(),
-    }
+/// Returns the elements of a JSON array; an empty slice if the value is no array.
+pub(super) fn elements(array: &Value) -> &[Value] {
+    array.as_array().map_or(&[], Vec::as_slice)
+}
+
+/// Returns the table of the objects, or `none` where there is no object.
+pub(super) fn table_or(none: &str, columns: &[Column], objects: &[Value]) -> String {
+    if objects.is_empty() { none.to_owned() } else { table(columns, objects) }
 }
 
 /// Returns a table with a line of headings and a line for each object.
@@ -140,7 +147,7 @@ pub(super) fn table(columns: &[Column], objects: &[Value]) -> String {
     let mut rows: Vec<Vec<String>> =
         vec![columns.iter().map(|column| column.heading.to_owned()).collect()];
     for object in objects {
-        rows.push(columns.iter().map(|column| (column.format)(&object[column.member])).collect());
+        rows.push(columns.iter().map(|own| cell(own.kind, own.value(object))).collect());
     }
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
     let widths: Vec<_> = (0..columns.len()).map(|column| width(column).unwrap_or(0)).collect();
@@ -149,11 +156,6 @@ pub(super) fn table(columns: &[Column], objects: &[Value]) -> String {
         cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
     };
     rows.iter().map(line).collect::<Vec<_>>().join("\n")
-}
-
-/// Formats a duration in milliseconds.
-pub(super) fn millis(value: &Value) -> String {
-    value.as_f64().map_or_else(|| "-".to_owned(), |millis| format!("{millis:.1}ms"))
 }
 
 /// Returns a number of seconds in the largest unit that it fills, rounded down: `12s`, `3m`, `2h`,
@@ -197,7 +199,7 @@ mod tests {
     fn a_table_has_headings_and_aligned_columns() {
         let columns = [
             Column::new("UPSTREAM", "upstream"),
-            Column { heading: "AGE", member: "ageSecs", format: age },
+            Column::new("AGE", "ageSecs").of(CellKind::Terminal(age)),
             Column::new("NOTIFIES", "listChanged"),
         ];
         let rows = [
@@ -208,6 +210,24 @@ mod tests {
                         a-long-name  3m   yes\n\
                         b\\u{1b}      -    no";
         assert_eq!(table(&columns, &rows), expected);
+    }
+
+    #[test]
+    fn a_cell_shows_what_is_nested_and_lists_in_one_line() {
+        let columns = [
+            Column::new("P50", "hour.p50Ms").of(CellKind::Millis),
+            Column::new("LABELS", "labels"),
+            Column::new("VERSIONS", "versions"),
+        ];
+        let rows = [
+            json!({"hour": {"p50Ms": 2}, "labels": {"a": 1, "b": "\n"}, "versions": [1, "x"]}),
+            json!({"hour": {}, "labels": {}, "versions": []}),
+        ];
+        let expected = "P50    LABELS     VERSIONS\n\
+                        2.0ms  a=1, b=\\n  1, x\n\
+                        -                 -";
+        assert_eq!(table_or("none", &columns, &rows), expected);
+        assert_eq!(table_or("none", &columns, elements(&Value::Null)), "none");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::args::AdminApi;
 use super::failure::Failure;
-use super::output::printable;
+use super::output::{elements, printable};
 use super::reach::Reach;
 use super::runtime::runtime;
 use super::status::{fetch_once, send_once};
@@ -26,7 +26,7 @@ pub(super) fn run(accept: bool, admin: &AdminApi) -> Result<(), Failure> {
         send_once(&url, "/api/v1/reload", &json!({"accept": held})).await
     })?;
     let mistakes: Vec<_> =
-        reloads["mistakes"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        elements(&reloads["mistakes"]).iter().filter_map(Value::as_str).collect();
     if !mistakes.is_empty() {
         return Err(Failure::new(printable(&mistakes.join("\n"))));
     }

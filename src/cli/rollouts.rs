@@ -4,7 +4,8 @@ use serde_json::{Value, json};
 
 use super::args::RolloutsCommand;
 use super::failure::Failure;
-use super::output::{Column, printable_line, table};
+use super::output::CellKind::Terminal;
+use super::output::{Column, elements, printable_line, table_or};
 use super::reach::Reach;
 use super::runtime::runtime;
 use super::status::{fetch_once, send_once};
@@ -16,7 +17,7 @@ pub(super) fn run(command: &RolloutsCommand) -> Result<(), Failure> {
     match command {
         RolloutsCommand::List(admin) => {
             let document = runtime()?.block_on(fetch_once(&Reach::admin_of(admin)?, PATH))?;
-            admin.output.print(&document["rollouts"], &text(&document["rollouts"]))
+            admin.output.print(&document["rollouts"], &text(elements(&document["rollouts"])))
         }
         RolloutsCommand::Rearm { name, admin } => {
             let (url, path) = (Reach::admin_of(admin)?, format!("{PATH}/rearm"));
@@ -32,7 +33,7 @@ const COLUMNS: [Column; 7] = [
     Column::new("PROMPT", "prompt"),
     Column::new("FROM", "from"),
     Column::new("TO", "to"),
-    Column { heading: "SHARE", member: "share", format: percent },
+    Column::new("SHARE", "share").of(Terminal(percent)),
     Column::new("GETS", "gets"),
     Column::new("FAILED", "failed"),
     Column::new("STATE", "state"),
@@ -42,16 +43,12 @@ fn percent(share: &Value) -> String {
     format!("{} %", (share.as_f64().unwrap_or_default() * 10_000.0).round() / 100.0)
 }
 
-fn text(rollouts: &Value) -> String {
-    let rows = rollouts.as_array().map(Vec::as_slice).unwrap_or_default();
-    if rows.is_empty() {
-        return NONE.to_owned();
-    }
+fn text(rows: &[Value]) -> String {
     let reasons = rows.iter().filter_map(|row| {
         let (prompt, why) = (row["prompt"].as_str()?, row["why"].as_str()?);
         Some(format!("\n{}: {}", printable_line(prompt), printable_line(why)))
     });
-    table(&COLUMNS, rows) + &reasons.collect::<String>()
+    table_or(NONE, &COLUMNS, rows) + &reasons.collect::<String>()
 }
 
 const NONE: &str = "No [[rollouts]] are configured.";

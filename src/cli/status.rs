@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 
 use super::args::AdminApi;
 use super::failure::Failure;
-use super::output::{Column, age, millis, printable, repaired, table};
+use super::output::CellKind::{Millis, Terminal};
+use super::output::{Column, age, elements, printable, repaired, table};
 use super::reach::Reach;
 use super::runtime::runtime;
 use config::{Proxies, is_https_or_loopback};
@@ -31,8 +32,7 @@ pub(super) fn run(admin: &AdminApi) -> Result<(), Failure> {
         // An older gateway has no such document.
         let cluster = cluster.unwrap_or_default();
         let upstreams = &upstreams["upstreams"];
-        let mut rows = upstreams.as_array().into_iter().flatten();
-        let unnamed = match rows.any(|row| unlisted_count(row) > 0) {
+        let unnamed = match elements(upstreams).iter().any(|row| unlisted_count(row) > 0) {
             true => unnamed(&fetch(&egress, &url, "/api/v1/catalog").await?),
             false => Vec::new(),
         };
@@ -166,35 +166,31 @@ const COLUMNS: [Column; 13] = [
     Column::new("REVISION", "revision"),
     Column::new("LISTED", "listed"),
     Column::new("HELD", "held"),
-    Column { heading: "AGE", member: "ageSecs", format: age },
+    Column::new("AGE", "ageSecs").of(Terminal(age)),
     Column::new("IN FLIGHT", "inFlight"),
     Column::new("BREAKER", "breaker"),
-    Column { heading: "P50", member: "lastHour", format: |hour| millis(&hour["p50Ms"]) },
-    Column { heading: "P95", member: "lastHour", format: |hour| millis(&hour["p95Ms"]) },
-    Column { heading: "FAILED", member: "lastHour", format: failed },
-    Column { heading: "HTTP", member: "lastHour", format: |hour| number(&hour["httpStatus"]) },
+    Column::new("P50", "lastHour.p50Ms").of(Millis),
+    Column::new("P95", "lastHour.p95Ms").of(Millis),
+    Column::new("FAILED", "lastHour").of(Terminal(failed)),
+    Column::new("HTTP", "lastHour.httpStatus"),
 ];
 
 /// The columns of the table of replicas.
 const REPLICA_COLUMNS: [Column; 6] = [
     Column::new("REPLICA", "name"),
     Column::new("VERSION", "version"),
-    Column { heading: "UP", member: "uptimeSecs", format: age },
-    Column { heading: "SEEN", member: "seenMs", format: millis_ago },
-    Column { heading: "CONFIGURATION", member: "configDigest", format: short_digest },
-    Column { heading: "CATALOG", member: "catalogDigest", format: short_digest },
+    Column::new("UP", "uptimeSecs").of(Terminal(age)),
+    Column::new("SEEN", "seenMs").of(Terminal(millis_ago)),
+    Column::new("CONFIGURATION", "configDigest").of(Terminal(short_digest)),
+    Column::new("CATALOG", "catalogDigest").of(Terminal(short_digest)),
 ];
 
 /// Formats how many of the calls of the last hour failed.
 fn failed(hour: &Value) -> String {
     match hour["calls"].as_u64() {
         None | Some(0) => "-".to_owned(),
-        Some(calls) => format!("{} of {calls}", number(&hour["failures"])),
+        Some(calls) => format!("{} of {calls}", hour["failures"]),
     }
-}
-
-fn number(value: &Value) -> String {
-    value.as_u64().map_or_else(|| "-".to_owned(), |number| number.to_string())
 }
 
 /// Formats the time since something.
@@ -210,7 +206,7 @@ fn short_digest(digest: &Value) -> String {
 
 /// Describes the replicas; nothing if this one stands alone.
 fn replicas_text(cluster: &Value) -> String {
-    let rows = cluster["replicas"].as_array().map_or(&[][..], Vec::as_slice);
+    let rows = elements(&cluster["replicas"]);
     let mut out = String::new();
     if let Some(error) = cluster["error"].as_str() {
         let _ = write!(out, "\nthe store of the cluster is not available: {}\n", printable(error));
@@ -240,7 +236,7 @@ fn awaiting(row: &Value) -> Option<String> {
 /// not answer.
 pub(super) async fn waiting_lines(url: &str) -> Vec<String> {
     let upstreams = fetch_once(url, "/api/v1/upstreams").await.unwrap_or_default();
-    upstreams["upstreams"].as_array().into_iter().flatten().filter_map(awaiting).collect()
+    elements(&upstreams["upstreams"]).iter().filter_map(awaiting).collect()
 }
 
 /// The elements of the list of an upstream that are neither listed nor held.
@@ -254,7 +250,7 @@ const MAX_UNNAMED: usize = 10;
 
 /// The left-out elements of a catalog without a name: most are no prompts, such as `labels.toml`.
 fn unnamed(catalog: &Value) -> Vec<Value> {
-    let left_out = catalog["leftOut"].as_array().into_iter().flatten();
+    let left_out = elements(&catalog["leftOut"]).iter();
     left_out.filter(|one| one["name"] == "").cloned().collect()
 }
 
@@ -262,8 +258,7 @@ fn unnamed(catalog: &Value) -> Vec<Value> {
 /// name.
 fn unlisted(row: &Value, unnamed: &Value) -> Vec<String> {
     let upstream = row["upstream"].as_str().map(printable).unwrap_or_default();
-    let unnamed = unnamed.as_array().into_iter().flatten();
-    let own = unnamed.filter(|one| one["upstream"] == row["upstream"]);
+    let own = elements(unnamed).iter().filter(|one| one["upstream"] == row["upstream"]);
     let reasons = own.filter_map(|one| one["reason"].as_str()).take(MAX_UNNAMED);
     let mut lines: Vec<_> =
         reasons.map(|reason| format!("{upstream}: {}", printable(reason))).collect();
@@ -282,8 +277,6 @@ fn unlisted(row: &Value, unnamed: &Value) -> Vec<String> {
 
 fn text(state: &Value) -> String {
     let word = |value: &Value| value.as_str().map(printable).unwrap_or_default();
-    let words =
-        |value: &Value| value.as_array().into_iter().flatten().map(word).collect::<Vec<_>>();
     let status = &state["status"];
     let readiness = if status["ready"] == true { "ready" } else { "not ready" };
     let verified = &status["auditVerified"];
@@ -302,56 +295,44 @@ fn text(state: &Value) -> String {
         word(&status["configDigest"])
     );
     let reloads = &status["reloads"];
-    for reason in words(&status["why"]) {
-        let _ = writeln!(out, "  not ready: {reason}");
+    let problems = [
+        ("not ready", &status["why"]),
+        ("the audit log is not intact", &verified["problems"]),
+        ("the configuration file was rejected", &reloads["mistakes"]),
+        ("needs a restart", &reloads["needsRestart"]),
+        ("the configuration file has removed a protection", &reloads["removed"]),
+    ];
+    for (problem, details) in problems {
+        for detail in elements(details) {
+            let _ = writeln!(out, "  {problem}: {}", word(detail));
+        }
     }
-    for problem in words(&verified["problems"]) {
-        let _ = writeln!(out, "  the audit log is not intact: {problem}");
-    }
-    for mistake in words(&reloads["mistakes"]) {
-        let _ = writeln!(out, "  the configuration file was rejected: {mistake}");
-    }
-    for key in words(&reloads["needsRestart"]) {
-        let _ = writeln!(out, "  needs a restart: {key}");
-    }
-    for key in words(&reloads["removed"]) {
-        let _ = writeln!(out, "  the configuration file has removed a protection: {key}");
-    }
-    for certificate in status["certificates"].as_array().into_iter().flatten() {
+    for certificate in elements(&status["certificates"]) {
         if let Some(warning) = certificate["warning"].as_str() {
             let _ = writeln!(out, "  {}", printable(warning));
         }
     }
     out += &replicas_text(&state["cluster"]);
-    let rows = state["upstreams"].as_array().map_or(&[][..], Vec::as_slice);
+    let rows = elements(&state["upstreams"]);
     let _ = write!(out, "\n{}", table(&COLUMNS, rows));
-    let mut separator = "\n\n";
-    for row in rows {
-        if let Some(message) = row["error"]["message"].as_str().or(row["note"].as_str()) {
-            let _ = write!(out, "{separator}{}: {}", word(&row["upstream"]), printable(message));
-            separator = "\n";
-        }
-        let repaired = repaired(row);
-        if !repaired.is_empty() {
-            let _ = write!(out, "{separator}{}: {repaired}", word(&row["upstream"]));
-            separator = "\n";
-        }
-        if let Some(count) = row["driverRestarts"].as_u64().filter(|count| *count > 0) {
-            let upstream = word(&row["upstream"]);
-            let _ = write!(
-                out,
-                "{separator}{upstream}: its driver has failed {count} times and was started again"
-            );
-            separator = "\n";
-        }
-        if let Some(line) = awaiting(row) {
-            let _ = write!(out, "{separator}{line}");
-            separator = "\n";
-        }
-        for line in unlisted(row, &state["unnamed"]) {
-            let _ = write!(out, "{separator}{line}");
-            separator = "\n";
-        }
+    let notes: Vec<_> = rows.iter().flat_map(|row| notes(row, &state["unnamed"])).collect();
+    if !notes.is_empty() {
+        let _ = write!(out, "\n\n{}", notes.join("\n"));
     }
     out
+}
+
+/// Returns the lines about an upstream that follow the table.
+fn notes(row: &Value, unnamed: &Value) -> Vec<String> {
+    let upstream = row["upstream"].as_str().map(printable).unwrap_or_default();
+    let message = row["error"]["message"].as_str().or(row["note"].as_str()).map(printable);
+    let repaired = Some(repaired(row)).filter(|repaired| !repaired.is_empty());
+    let restarts = row["driverRestarts"].as_u64().filter(|count| *count > 0);
+    let restarts =
+        restarts.map(|count| format!("its driver has failed {count} times and was started again"));
+    let own = [message, repaired, restarts].into_iter().flatten();
+    let mut notes: Vec<_> = own.map(|note| format!("{upstream}: {note}")).collect();
+    notes.extend(awaiting(row));
+    notes.extend(unlisted(row, unnamed));
+    notes
 }

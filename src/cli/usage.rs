@@ -5,19 +5,18 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::time::Instant;
 
 use super::args::{LineOrder, UsageBy, UsageQuery};
 use super::evidence;
 use super::failure::Failure;
 use super::load::demand;
-use super::output::{Column, millis, print, print_json, printable, table};
-use admin::sheet::cell;
+use super::output::{elements, print, print_json, printable, table};
+use admin::table::csv;
+use admin::usage_columns::{self, COUNTS, DIMENSIONS};
 use audit::question::Question;
-use audit::usage::{
-    Dimension, Filter, GatewayUsage, Query, RecentUses, Report, Sort, UsedKind, UsedPrompts,
-};
+use audit::usage::{Dimension, Filter, GatewayUsage, Query, RecentUses, Report, Sort, UsedPrompts};
 use config::Records;
 use domain::similar::suggestion;
 
@@ -53,12 +52,12 @@ pub(super) fn run(args: &UsageQuery) -> Result<(), Failure> {
     let is_more = report.rows.len() > limit;
     report.rows.truncate(limit);
     if args.csv {
-        return print(csv(args.by, &report).trim_end());
+        return print(spreadsheet(by, &report).trim_end());
     }
     if args.json {
         return print_json(&json!(report));
     }
-    print(&(text(args.by, &report) + more(is_more)))
+    print(&(text(by, &report) + more(is_more)))
 }
 
 /// Returns the usage that the files of this replica have.
@@ -188,33 +187,13 @@ fn unused(
     print(&(lines.join("\n") + more(is_more)))
 }
 
-fn text(by: UsageBy, report: &Report) -> String {
+fn text(by: Dimension, report: &Report) -> String {
     if report.rows.is_empty() {
         return "nothing was used in this period".to_owned();
     }
-    let mut columns = vec![Column::new(by.heading(), "key")];
-    if by == UsageBy::Prompt {
-        columns.push(Column::new("UPSTREAM", "upstream"));
-    }
-    columns.extend([
-        Column::new("USES", "uses"),
-        Column::new("BEFORE", "before"),
-        Column::new("FAILURES", "failures"),
-        Column::new("DENIED", "denied"),
-        Column::new("LIMITED", "limited"),
-        Column { heading: "MEAN", member: "meanMs", format: millis },
-        Column { heading: "P95", member: "p95Ms", format: millis },
-        Column::new("LAST USE", "last"),
-    ]);
-    if report.rows.iter().any(|row| row.kind == Some(UsedKind::Skill)) {
-        columns.push(Column::new("KIND", "kind"));
-    }
-    // The index has no distribution by group or view, and none with a filter by another key.
-    if report.rows.iter().all(|row| row.p95_ms.is_none()) {
-        columns.retain(|column| column.member != "p95Ms");
-    }
-    let rows: Vec<_> = report.rows.iter().map(|row| json!(row)).collect();
-    let mut out = table(&columns, &rows);
+    let columns = usage_columns::of_rows(by, &report.rows);
+    let columns: Vec<_> = columns.filter(|column| !column.heading.is_empty()).collect();
+    let mut out = table(&columns, elements(&json!(report.rows)));
     if report.partial {
         let _ = write!(
             out,
@@ -224,43 +203,12 @@ fn text(by: UsageBy, report: &Report) -> String {
     out
 }
 
-/// Returns a table of comma-separated values (RFC 4180).
-fn csv(by: UsageBy, report: &Report) -> String {
-    let heading = by.heading().to_ascii_lowercase();
-    let mut out = format!(
-        "{heading},upstream,uses,before,failures,denied,limited,mean_ms,p50_ms,p95_ms,last,kind\n"
-    );
-    for row in &report.rows {
-        let row = json!(row);
-        let members = [
-            "key", "upstream", "uses", "before", "failures", "denied", "limited", "meanMs",
-            "p50Ms", "p95Ms", "last", "kind",
-        ];
-        let cells: Vec<_> = members.iter().map(|member| csv_cell(&row[*member])).collect();
-        let _ = writeln!(out, "{}", cells.join(","));
-    }
-    out
-}
-
-/// Returns a value as one cell.
-fn csv_cell(value: &Value) -> String {
-    match value {
-        Value::Null => String::new(),
-        Value::String(text) => cell(text),
-        other => other.to_string(),
-    }
-}
-
-impl UsageBy {
-    fn heading(self) -> &'static str {
-        match self {
-            Self::Prompt => "PROMPT",
-            Self::Upstream => "UPSTREAM",
-            Self::Caller => "CALLER",
-            Self::Group => "GROUP",
-            Self::View => "VIEW",
-        }
-    }
+/// Returns comma-separated values. The keys stand under the name of their dimension.
+fn spreadsheet(by: Dimension, report: &Report) -> String {
+    let members: Vec<_> = ["key"].into_iter().chain(COUNTS.map(|column| column.member)).collect();
+    let table = csv(&members, elements(&json!(report.rows)), "\n");
+    let name = DIMENSIONS.iter().find(|(_, own, _)| *own == by).map_or("key", |(name, ..)| name);
+    table.replacen("key", name, 1)
 }
 
 impl From<UsageBy> for Dimension {
@@ -295,7 +243,7 @@ mod tests {
     fn a_column_that_is_empty_in_each_line_is_left_out() {
         let row = |p95_ms| audit::usage::Row { key: "a".into(), p95_ms, ..Default::default() };
         let report = |p95| Report { rows: vec![row(None), row(p95)], ..Report::default() };
-        assert!(!text(UsageBy::Caller, &report(None)).contains("P95"));
-        assert!(text(UsageBy::Upstream, &report(Some(2.0))).contains("P95"));
+        assert!(!text(Dimension::Caller, &report(None)).contains("P95"));
+        assert!(text(Dimension::Upstream, &report(Some(2.0))).contains("P95"));
     }
 }

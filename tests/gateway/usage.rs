@@ -138,7 +138,10 @@ async fn the_terminal_shows_what_two_callers_sent() {
     let table = terminal.run(&["usage"]);
     assert!(table.starts_with("PROMPT  UPSTREAM  USES"), "{table}");
     let csv = terminal.run(&["usage", "--by", "caller", "--csv"]);
-    assert!(csv.starts_with("caller,upstream,uses,") && csv.contains("\nalice,,3,0,"), "{csv}");
+    let names =
+        "caller,upstream,uses,before,failures,denied,limited,mean_ms,p50_ms,p95_ms,last,kind";
+    assert_eq!(csv.lines().next(), Some(names));
+    assert!(csv.contains("\nalice,,3,0,"), "{csv}");
     let report = terminal.usage(&[]);
     assert_eq!(report["series"].as_array().unwrap().len(), 1);
     assert!(report["rows"][0]["last"].as_str().unwrap().ends_with('Z'));

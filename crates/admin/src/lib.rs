@@ -23,10 +23,11 @@ mod reloads;
 mod request;
 mod rollouts;
 mod routes;
-pub mod sheet;
 mod sign_in;
 mod state;
+pub mod table;
 mod upstream_row;
+pub mod usage_columns;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -379,7 +380,7 @@ impl AdminServer {
         let making = async move {
             let name = names.first().map_or("", String::as_str);
             let page = pages::make(page, name, &state, &visitor, &page_request).await?;
-            match page.csv().filter(|_| is_csv) {
+            match is_csv.then(|| page.csv()).flatten() {
                 Some(table) => Ok(AdminAnswer::csv(table, "usage.csv")),
                 None => html(&*page, &visitor, &gateway),
             }

@@ -11,7 +11,7 @@ use crate::app::App;
 use crate::cli::args::ApprovalsQuery;
 use crate::cli::failure::Failure;
 use crate::cli::load::load;
-use crate::cli::output::{print, printable};
+use crate::cli::output::{elements, print, printable};
 use crate::cli::reach::Reach;
 use crate::cli::status::{fetch_once, has_token, send_if_match};
 use crate::cli::usage;
@@ -240,7 +240,7 @@ impl Desk {
             }
             Self::Running(url) => {
                 let document = fetch_once(url, "/api/v1/upstreams").await?;
-                let rows = document["upstreams"].as_array().into_iter().flatten();
+                let rows = elements(&document["upstreams"]).iter();
                 let row = |row: &Value| {
                     let id = row["upstream"].as_str().unwrap_or_default();
                     let why = row["error"]["message"].as_str();
@@ -292,7 +292,7 @@ async fn may_ask(url: &str, need: Need) -> bool {
 
 /// Whether a running gateway compares prompts: with approvals off it has no states to show.
 fn has_states(document: &Value) -> bool {
-    let is_empty = document["prompts"].as_array().is_none_or(Vec::is_empty);
+    let is_empty = elements(&document["prompts"]).is_empty();
     !(is_empty && document["lock"] == "none")
 }
 
@@ -323,7 +323,7 @@ async fn decide_there(
     };
     let done = send_if_match(url, &format!("{PATH}/{verb}"), &tags.join(", "), &body).await?;
     let texts = |member: &str| -> Vec<String> {
-        let texts = done[member].as_array().into_iter().flatten();
+        let texts = elements(&done[member]).iter();
         texts.filter_map(|text| text.as_str().map(str::to_owned)).collect()
     };
     let mut notes = texts("notes");

@@ -5,7 +5,7 @@ use std::io::{self, BufRead, Write};
 
 use super::desk::{Desk, Shown, is_waiting, variants};
 use crate::cli::failure::Failure;
-use crate::cli::output::{is_styled, print, printable, prompts};
+use crate::cli::output::{elements, is_styled, print, printable, prompts};
 use approvals::Action;
 use approvals::words::{LineKind, marked_lines};
 
@@ -192,7 +192,7 @@ fn page(desk: &Desk, shown: &Shown, which: &str) -> String {
     if let Some(uses) = desk.uses(shown) {
         let _ = writeln!(out, "Uses: {}", printable(&uses));
     }
-    for seen in shown.json["seenOtherwise"].as_array().into_iter().flatten() {
+    for seen in elements(&shown.json["seenOtherwise"]) {
         let _ = writeln!(out, "{}", printable(seen["message"].as_str().unwrap_or_default()));
     }
     out + "\n" + &marked(shown.text("diff"), is_styled)

@@ -201,7 +201,8 @@ async fn addresses_of_forms_lead_to_their_pages() {
     let table = browser.get("/usage?format=csv").await;
     assert_eq!(table.header("content-type"), Some("text/csv; charset=utf-8"));
     assert_eq!(table.header("content-disposition"), Some("attachment; filename=\"usage.csv\""));
-    assert!(text(&table).starts_with("key,upstream,uses,"));
+    let names = "key,upstream,uses,failures,denied,limited,p50_ms,p95_ms,last,before,kind\r\n";
+    assert!(text(&table).starts_with(names));
 }
 
 #[tokio::test]

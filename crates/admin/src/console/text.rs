@@ -4,7 +4,11 @@ use std::fmt;
 use std::time::SystemTime;
 
 use askama::filters::HtmlSafe;
+use serde_json::Value;
 
+use super::plot::number;
+use crate::table::{CellKind, Column};
+use base::platform::wall_clock;
 use domain::name::is_hidden;
 
 /// An untrusted text, as HTML. Hidden characters are written as marked code points, so that people
@@ -41,6 +45,17 @@ impl HtmlSafe for Html {}
 impl fmt::Display for Html {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
+    }
+}
+
+/// Returns the content of a cell; empty where the row has no value.
+pub(crate) fn cell(column: &Column, row: &Value) -> Html {
+    match (column.kind, column.value(row)) {
+        (_, Value::Null) => Html(String::new()),
+        (CellKind::Millis, ms) => Html(format!("{} ms", number(ms.as_f64().unwrap_or_default()))),
+        (CellKind::Time, Value::String(time)) => Moment::read(time).ago(wall_clock()),
+        (_, Value::String(text)) => Html(ShownText(text).to_string()),
+        (_, other) => Html(ShownText(&other.to_string()).to_string()),
     }
 }
 
@@ -134,6 +149,7 @@ mod tests {
     use std::time::Duration;
 
     use proptest::prelude::*;
+    use serde_json::json;
 
     use super::*;
 
@@ -180,6 +196,17 @@ mod tests {
             [0, 999, 1000, 12_949, 1_000_001].map(thousands),
             ["0", "999", "1,000", "12,949", "1,000,001"]
         );
+    }
+
+    #[test]
+    fn a_cell_is_written_by_its_kind_and_escaped() {
+        let row = json!({"a": "<b>", "hour": {"p50Ms": 2.0}, "last": "2026-11-22T18:28:57Z"});
+        let cell = |member, kind| cell(&Column::new("", member).of(kind), &row).0;
+        assert_eq!(cell("a", CellKind::Text), "&lt;b&gt;");
+        assert_eq!(cell("hour.p50Ms", CellKind::Millis), format!("{} ms", number(2.0)));
+        assert_eq!(cell("hour", CellKind::Text), "{&quot;p50Ms&quot;:2.0}");
+        assert!(cell("last", CellKind::Time).starts_with("<time datetime="));
+        assert_eq!(cell("none", CellKind::Millis), "");
     }
 
     #[test]

@@ -1,18 +1,20 @@
 //! Usage: uses by prompt or skill, upstream and caller, with their outcomes, over minutes to
 //! months.
 
-use std::fmt::Write as _;
 use std::time::SystemTime;
 
 use askama::Template;
 use http::StatusCode;
+use serde_json::json;
 
 use super::traffic::{LAST_DAY, SPANS, TimeSpan, Traffic, of_report};
 use super::{Page, PageError, PageResult};
+use crate::console::text::{Html, cell};
 use crate::console::{ConsoleSection, filters};
 use crate::request::{PageRequest, Paging, Params};
-use crate::sheet::cell;
 use crate::state::AdminState;
+use crate::table::{Column, csv};
+use crate::usage_columns::{self, DIMENSIONS};
 use audit::usage::{Dimension, Filter, Query, Row, Sort, UsedKind};
 use catalog::listed_item::ListedItem;
 
@@ -22,6 +24,7 @@ use catalog::listed_item::ListedItem;
 pub(super) struct UsagePage {
     by: &'static str,
     span: &'static str,
+    columns: Vec<Column>,
     rows: Vec<Row>,
     paging: Paging,
     traffic: Traffic,
@@ -33,15 +36,6 @@ pub(super) struct UsagePage {
     views: Vec<String>,
 }
 
-/// The dimensions by their keys.
-const DIMENSIONS: [(&str, Dimension); 5] = [
-    ("prompt", Dimension::Prompt),
-    ("upstream", Dimension::Upstream),
-    ("caller", Dimension::Caller),
-    ("group", Dimension::Group),
-    ("view", Dimension::View),
-];
-
 /// The orders by their keys, with their labels.
 const SORTS: [(&str, &str, Sort); 5] = [
     ("uses", "most used", Sort::Uses),
@@ -49,6 +43,12 @@ const SORTS: [(&str, &str, Sort); 5] = [
     ("failures", "most failures", Sort::Failures),
     ("limited", "most refused by limits", Sort::Limited),
     ("last", "used last", Sort::Last),
+];
+
+/// The members of rows that the download has.
+const CSV: [&str; 11] = [
+    "key", "upstream", "uses", "failures", "denied", "limited", "p50Ms", "p95Ms", "last", "before",
+    "kind",
 ];
 
 /// Rows of one page.
@@ -61,46 +61,20 @@ impl Page for UsagePage {
     const SECTION: ConsoleSection = ConsoleSection::Usage;
 
     fn csv(&self) -> Option<String> {
-        let mut out = String::from(
-            "key,upstream,uses,failures,denied,limited,p50_ms,p95_ms,last,before,kind\r\n",
-        );
-        for row in &self.rows {
-            let last = row.last.map(|last| humantime::format_rfc3339_seconds(last).to_string());
-            let number = |value: Option<f64>| value.map(|v| format!("{v:.1}")).unwrap_or_default();
-            let _ = write!(
-                out,
-                "{},{},{},{},{},{},{},{},{},{},{}\r\n",
-                cell(&row.key),
-                cell(row.upstream.as_deref().unwrap_or_default()),
-                row.uses,
-                row.failures,
-                row.denied,
-                row.limited,
-                number(row.p50_ms),
-                number(row.p95_ms),
-                last.unwrap_or_default(),
-                row.before,
-                row.kind.map_or("", UsedKind::as_str)
-            );
-        }
-        Some(out)
+        let rounded = |ms: Option<f64>| ms.and_then(|ms| format!("{ms:.1}").parse().ok());
+        let row = |row: &Row| {
+            json!(Row { p50_ms: rounded(row.p50_ms), p95_ms: rounded(row.p95_ms), ..row.clone() })
+        };
+        Some(csv(&CSV, &self.rows.iter().map(row).collect::<Vec<_>>(), "\r\n"))
     }
 }
 
 impl UsagePage {
-    /// Whether percentiles are kept by this dimension.
-    fn has_percentiles(&self) -> bool {
-        self.rows.iter().any(|row| row.p95_ms.is_some())
-    }
-
-    fn heading(&self) -> &'static str {
-        match self.by {
-            "upstream" => "Upstream",
-            "caller" => "Caller",
-            "group" => "Group",
-            "view" => "Endpoint",
-            _ => "Prompt",
-        }
+    /// Returns the cells behind the key of a row, and whether each is a number.
+    fn cells(&self, row: &Row) -> Vec<(bool, Html)> {
+        let row = json!(row);
+        let cell = |column: &Column| (column.is_number(), cell(column, &row));
+        self.columns.iter().skip(1).map(cell).collect()
     }
 
     fn is_by(&self, key: &str) -> bool {
@@ -120,7 +94,7 @@ impl UsagePage {
 /// `view` and `replica`.
 pub(super) async fn usage(state: &AdminState, request: &PageRequest) -> PageResult<UsagePage> {
     let params = &request.params;
-    let (by_key, by) = chosen("by", &DIMENSIONS, params.get("by"))?;
+    let (by_key, by) = chosen("by", &DIMENSIONS.map(|(key, by, _)| (key, by)), params.get("by"))?;
     let wanted = params.some("span").unwrap_or(LAST_DAY.key);
     let (_, span) = chosen("span", &SPANS.map(|span| (span.key, span)), wanted)?;
     let orders = SORTS.map(|(key, _, sort)| (key, sort));
@@ -145,7 +119,8 @@ pub(super) async fn usage(state: &AdminState, request: &PageRequest) -> PageResu
     let rows = std::mem::take(&mut report.rows);
     let is_csv = params.get("format") == "csv";
     let paging = request.paging(rows.len(), if is_csv { request.rows } else { PAGE });
-    let rows = rows.into_iter().skip(paging.start).take(paging.size).collect();
+    let rows: Vec<_> = rows.into_iter().skip(paging.start).take(paging.size).collect();
+    let columns = usage_columns::of_rows(by, &rows).filter(|column| !column.title.is_empty());
     let (unused, unused_total) = match by {
         Dimension::Prompt => unused(state, request, from).await,
         _ => (Vec::new(), 0),
@@ -153,6 +128,7 @@ pub(super) async fn usage(state: &AdminState, request: &PageRequest) -> PageResu
     Ok(UsagePage {
         by: by_key,
         span: span.key,
+        columns: columns.collect(),
         rows,
         paging,
         traffic: of_report(report, (from, request.now), span),
@@ -208,9 +184,10 @@ mod tests {
 
     #[test]
     fn a_choice_that_does_not_exist_is_refused_with_those_that_do() {
-        assert_eq!(chosen("by", &DIMENSIONS, "").unwrap().0, "prompt");
-        assert_eq!(chosen("by", &DIMENSIONS, "group").unwrap().0, "group");
-        let refused = chosen("by", &DIMENSIONS, "banana").unwrap_err();
+        let dimensions = DIMENSIONS.map(|(key, by, _)| (key, by));
+        assert_eq!(chosen("by", &dimensions, "").unwrap().0, "prompt");
+        assert_eq!(chosen("by", &dimensions, "group").unwrap().0, "group");
+        let refused = chosen("by", &dimensions, "banana").unwrap_err();
         assert_eq!(refused.status, StatusCode::BAD_REQUEST);
         assert!(refused.message.contains("by=banana"), "{}", refused.message);
         assert!(refused.message.contains("prompt, upstream, caller, group, view"));

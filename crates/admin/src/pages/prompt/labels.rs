@@ -1,6 +1,8 @@
 //! Versions and labels of a library prompt: the version of the page, the moves of labels, and the
 //! difference between two versions.
 
+use std::collections::BTreeMap;
+
 use askama::Template;
 use serde_json::Value;
 
@@ -27,7 +29,7 @@ pub(super) struct LabelsPart {
     version: String,
     label: Option<String>,
     commit: Option<String>,
-    labels: Vec<LabelRow>,
+    labels: BTreeMap<String, u32>,
     numbers: String,
     read_only: Option<&'static str>,
     /// The newest first.
@@ -38,11 +40,6 @@ pub(super) struct LabelsPart {
     /// `None` for visitors who read no texts.
     comparison: Option<Comparison>,
     places: Vec<String>,
-}
-
-struct LabelRow {
-    label: String,
-    version: u32,
 }
 
 /// A move as the audit log has it.
@@ -70,7 +67,7 @@ pub(super) async fn labels(looked: &Looked<'_>) -> Option<LabelsPart> {
         version: mark.version.to_string(),
         label: mark.label.as_ref().map(ToString::to_string),
         commit: known.as_ref().and_then(|known| known.commit.as_ref()).map(ToString::to_string),
-        labels: known.as_ref().map(label_rows).unwrap_or_default(),
+        labels: known.as_ref().map(|known| known.versions.labels.clone()).unwrap_or_default(),
         numbers: String::new(),
         read_only: known.as_ref().and_then(LabelledPrompt::read_only),
         moves: moves(looked, &mark.of).await,
@@ -96,12 +93,6 @@ pub(super) async fn labels(looked: &Looked<'_>) -> Option<LabelsPart> {
         part.comparison = Some(beside_calls(move || Comparison::of(&left, &right, &[])).await);
     }
     Some(part)
-}
-
-fn label_rows(prompt: &LabelledPrompt) -> Vec<LabelRow> {
-    let row =
-        |(label, version): (&String, &u32)| LabelRow { label: label.clone(), version: *version };
-    prompt.versions.labels.iter().map(row).collect()
 }
 
 /// The two versions that the parameters `left` and `right` choose, or else the first two.
