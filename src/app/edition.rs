@@ -15,7 +15,7 @@ use cluster::ClusterMember;
 use config::Config;
 use front::session::{self, Sessions};
 use logins::idle;
-use logins::store::LoginStore;
+use logins::store::LoginBackend;
 use policy::{self, Gate};
 
 /// The parts of the gateway that depend on the configuration.
@@ -102,7 +102,7 @@ impl Edition {
             supervisor.supervise_until(&current, "probing", probing);
         }
         if let Some(logins) = &config.logins {
-            let store = LoginStore::new(logins, upstream_deps.logins.clone());
+            let store = LoginBackend::new(logins, upstream_deps.logins.clone());
             let upstreams = config.upstreams.iter().filter_map(config::UpstreamSettings::login);
             let upstreams = upstreams.map(|login| login.upstream.clone()).collect();
             let audit = upstream_deps.audit.clone();

@@ -16,7 +16,7 @@ use super::{App, Listening, config_event, disable_sharing, warn_about_config};
 use audit::LogChange;
 use audit::record::AuditEvent;
 use base::platform::disk::{self, Metadata};
-use base::platform::heap::rare;
+use base::platform::heap::boxed;
 use base::platform::service_manager::{self, ServiceState};
 use base::platform::{blocking, wall_clock};
 use config::{Config, ConfigError, SourceFile};
@@ -143,7 +143,7 @@ impl App {
         let before = self.edition.load_full();
         match config.lost_end(&before.config).filter(|_| before.config.has_end) {
             Some(why) => Err(why),
-            None => rare(self.apply(config)).await,
+            None => boxed(self.apply(config)).await,
         }
     }
 

@@ -15,7 +15,7 @@ use super::load::demand;
 use super::output::{Column, elements, printable, prompts, table_or};
 use super::runtime::runtime;
 use approvals::{Action, Examined, examine_all, notes};
-use desk::{Desk, Need, OwnGateway, Shown};
+use desk::{ApprovalBackend, Need, OwnGateway, Shown};
 
 /// Runs one of the commands.
 ///
@@ -79,7 +79,7 @@ pub(super) fn run(command: &ApprovalsCommand) -> Result<(), Failure> {
 /// Runs a command that decides.
 fn decide_at_desk(
     decision: &ApprovalsDecision,
-    work: impl AsyncFnOnce(&Desk) -> Result<(), Failure>,
+    work: impl AsyncFnOnce(&ApprovalBackend) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     at_desk(&decision.query, Need::Decisions, work)
 }
@@ -88,10 +88,10 @@ fn decide_at_desk(
 fn at_desk(
     query: &ApprovalsQuery,
     need: Need,
-    work: impl AsyncFnOnce(&Desk) -> Result<(), Failure>,
+    work: impl AsyncFnOnce(&ApprovalBackend) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     on_runtime(async {
-        let desk = Desk::open(query, need).await?;
+        let desk = ApprovalBackend::open(query, need).await?;
         let done = work(&desk).await;
         desk.close().await;
         done
@@ -122,10 +122,10 @@ async fn run_check(view: &ApprovalsView) -> Result<(), Failure> {
     done
 }
 
-async fn status(desk: &Desk, view: &ApprovalsView) -> Result<(), Failure> {
+async fn status(desk: &ApprovalBackend, view: &ApprovalsView) -> Result<(), Failure> {
     let (rows, notes) = match desk {
-        Desk::Running(_) => (desk.rows().await?, Vec::new()),
-        Desk::Own(own) => {
+        ApprovalBackend::Running(_) => (desk.rows().await?, Vec::new()),
+        ApprovalBackend::Own(own) => {
             let examined = examine_all(&own.approvals, own.approvals.rows()).await;
             let examined = examined.map_err(|error| Failure::new(error.to_string()))?;
             let mut notes = notes(&Action::Approve { unseen: false }, &examined);
@@ -157,7 +157,11 @@ async fn status(desk: &Desk, view: &ApprovalsView) -> Result<(), Failure> {
     view.output.print(&report, &text)
 }
 
-async fn diff(desk: &Desk, prompt: Option<&str>, view: &ApprovalsView) -> Result<(), Failure> {
+async fn diff(
+    desk: &ApprovalBackend,
+    prompt: Option<&str>,
+    view: &ApprovalsView,
+) -> Result<(), Failure> {
     let shown = match prompt {
         Some(name) => desk.look_at(&[name.to_owned()]).await?,
         None => unapproved(desk).await?,
@@ -176,12 +180,12 @@ async fn diff(desk: &Desk, prompt: Option<&str>, view: &ApprovalsView) -> Result
 }
 
 /// The prompts whose offered versions are not approved.
-async fn unapproved(desk: &Desk) -> Result<Vec<Shown>, Failure> {
+async fn unapproved(desk: &ApprovalBackend) -> Result<Vec<Shown>, Failure> {
     let rows = desk.rows().await?;
     // Only a running gateway compares texts by itself.
     let is_candidate = |row: &&Value| {
         let is_settled = matches!(row["state"].as_str(), Some("approved" | "unchecked"));
-        desk::is_offered(row) && (matches!(desk, Desk::Own(_)) || !is_settled)
+        desk::is_offered(row) && (matches!(desk, ApprovalBackend::Own(_)) || !is_settled)
     };
     let names = rows.iter().filter(is_candidate).filter_map(|row| row["name"].as_str());
     let names: Vec<String> = names.map(str::to_owned).collect();
@@ -225,7 +229,7 @@ fn unverified(examined: &Examined) -> Option<String> {
 }
 
 async fn approve(
-    desk: &Desk,
+    desk: &ApprovalBackend,
     action: &Action,
     shown: Vec<Shown>,
     is_all: bool,
@@ -276,7 +280,7 @@ fn summary(new: &[Shown], approved: usize) -> String {
 }
 
 async fn withdraw(
-    desk: &Desk,
+    desk: &ApprovalBackend,
     shown: &[Shown],
     yes: bool,
     decision: &ApprovalsDecision,
@@ -300,7 +304,7 @@ fn show(shown: &[Shown]) {
 
 /// Carries a decision out, and reports it.
 async fn decide(
-    desk: &Desk,
+    desk: &ApprovalBackend,
     action: &Action,
     shown: &[Shown],
     decision: &ApprovalsDecision,

@@ -1,6 +1,6 @@
 //! Warnings of `check` about endpoints with more prompts or skills than hosts read.
 
-use catalog::endpoints::Endpoints;
+use catalog::endpoints::EndpointScopes;
 use catalog::snapshot::Catalog;
 use config::Config;
 use domain::skill::{SkillCount, exceeds_hosts};
@@ -8,7 +8,7 @@ use domain::skill::{SkillCount, exceeds_hosts};
 /// Returns the warnings about the endpoints of a configuration, for the lists of its upstreams in
 /// `catalog`.
 pub(super) fn warnings(config: &Config, catalog: &Catalog) -> Vec<String> {
-    let endpoints = Endpoints::new(config);
+    let endpoints = EndpointScopes::new(config);
     let main = ("server".to_owned(), config.server.path.clone());
     let view = |name: &str| (format!("views.{name}"), config.server.view_path(name));
     let views = config.views.iter().map(|each| view(&each.name));
@@ -24,7 +24,7 @@ pub(super) fn warnings(config: &Config, catalog: &Catalog) -> Vec<String> {
 /// Names each endpoint with more prompts than one page has; `None` where there is none.
 fn page_warning(
     page_size: usize,
-    endpoints: &Endpoints,
+    endpoints: &EndpointScopes,
     named: &[(String, String)],
     catalog: &Catalog,
 ) -> Option<String> {

@@ -29,7 +29,7 @@ use logins::sign_in::Provider;
 use logins::sign_in::callback::{Arrival, Callback};
 use logins::sign_in::device::DeviceFlow;
 use logins::sign_in::flow::CodeFlow;
-use logins::store::{LoginStore, StoreError};
+use logins::store::{LoginBackend, LoginStoreError};
 use net::egress::{CONNECT, Egress};
 use oauth::client::address_policy;
 use oauth::code::NoCode;
@@ -107,7 +107,7 @@ const COLUMNS: [Column; 6] = [
 const NONE: &str = "No upstream needs a sign-in: none has credential = { login = … }.";
 
 async fn row(
-    store: &LoginStore,
+    store: &LoginBackend,
     login: &config::Login,
     http: &Http,
     now: UnixSeconds,
@@ -130,7 +130,7 @@ async fn row(
             row
         }
         // The store holds all sign-ins, so the others would fail, too.
-        Err(error @ StoreError::Cluster(_)) => return Err(unkept(error)),
+        Err(error @ LoginStoreError::Cluster(_)) => return Err(unkept(error)),
         Err(error) => json!({"upstream": id, "state": "unreadable", "why": error.to_string(),
             "repair": format!("promptgate login {id}")}),
     })
@@ -161,7 +161,7 @@ pub(super) fn end(options: &Logout) -> Result<(), Failure> {
 }
 
 /// Removes the login of an upstream, and returns it, unless it cannot be opened.
-async fn remove(store: &LoginStore, id: &str) -> Result<Option<StoredLogin>, Failure> {
+async fn remove(store: &LoginBackend, id: &str) -> Result<Option<StoredLogin>, Failure> {
     // Without the lock, a simultaneous renewal would leave new tokens behind: only the replaced
     // tokens would be revoked.
     let lock = store.lock(id).await.map_err(unkept)?;
@@ -170,7 +170,7 @@ async fn remove(store: &LoginStore, id: &str) -> Result<Option<StoredLogin>, Fai
             Ok(Some(login)) => Some(login),
             Ok(None) => return Err(Failure::new(format!("Nobody has signed in to {id}."))),
             // A grant that cannot be opened can still be removed.
-            Err(error @ StoreError::Unreadable { .. }) => {
+            Err(error @ LoginStoreError::Unreadable { .. }) => {
                 eprintln!("{error}");
                 None
             }
@@ -220,9 +220,9 @@ fn upstream<'a>(config: &'a Config, id: &str) -> Result<LoginTarget<'a>, Failure
 pub(crate) fn store(
     login: &config::Login,
     shared: Option<Arc<SharedLogins>>,
-) -> Result<LoginStore, Failure> {
+) -> Result<LoginBackend, Failure> {
     let kept = login.kept.as_deref();
-    kept.map(|kept| LoginStore::new(kept, shared))
+    kept.map(|kept| LoginBackend::new(kept, shared))
         .ok_or_else(|| Failure::usage("server.seal_key is not set"))
 }
 
@@ -235,7 +235,7 @@ pub(super) fn shared_logins(config: &Config) -> Result<Option<Arc<SharedLogins>>
     cluster.map(alone).transpose().map_err(Failure::new)
 }
 
-fn unkept(error: StoreError) -> Failure {
+fn unkept(error: LoginStoreError) -> Failure {
     Failure::new(error.to_string())
 }
 

@@ -23,15 +23,15 @@ pub(super) struct RevocationRequest {
 /// The document of `/api/v1/accounts`.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub(super) struct Accounts {
-    accounts: Vec<Account>,
+pub(super) struct AccountsDocument {
+    accounts: Vec<AccountRow>,
 }
 
 /// An account of a caller at an upstream.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
-struct Account {
+struct AccountRow {
     upstream: Arc<str>,
     caller: String,
     /// The kind of credential of the caller.
@@ -48,7 +48,7 @@ struct Account {
 /// The accounts that were revoked.
 #[derive(Debug, Default, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub(super) struct Revoked {
+pub(super) struct RevokedAccounts {
     revoked: Vec<RevokedRow>,
 }
 
@@ -58,14 +58,16 @@ pub(super) struct Revoked {
 #[serde(rename_all = "camelCase")]
 struct RevokedRow {
     #[serde(flatten)]
-    account: Account,
+    account: AccountRow,
     /// Whether the authorization server has revoked the access token (RFC 7009).
     revoked_at_provider: bool,
 }
 
 /// Returns the document of `/api/v1/accounts`, the most recently used first.
-pub(super) fn all(state: &AdminState) -> Accounts {
-    Accounts { accounts: state.router.accounts().list().iter().map(Account::of).collect() }
+pub(super) fn all(state: &AdminState) -> AccountsDocument {
+    AccountsDocument {
+        accounts: state.router.accounts().list().iter().map(AccountRow::of).collect(),
+    }
 }
 
 /// Revokes accounts at once, cancels the calls that use them, and records each revocation, even if
@@ -74,7 +76,7 @@ pub(super) async fn revoke(
     state: &AdminState,
     revocation: RevocationRequest,
     visitor: &Visitor,
-) -> Revoked {
+) -> RevokedAccounts {
     let (router, audit, by) = (state.router.clone(), state.audit.clone(), visitor.id.clone());
     let revoking = state.supervisor.tasks().spawn(async move {
         let RevocationRequest { caller, upstream } = revocation;
@@ -84,14 +86,17 @@ pub(super) async fn revoke(
             let event = event.text("caller", account.caller.id()).text("by", &by);
             let provider = if *revoked_at_provider { "revoked" } else { "not_revoked" };
             audit.note(event.text("provider", provider));
-            RevokedRow { account: Account::of(account), revoked_at_provider: *revoked_at_provider }
+            RevokedRow {
+                account: AccountRow::of(account),
+                revoked_at_provider: *revoked_at_provider,
+            }
         });
-        Revoked { revoked: revoked.collect() }
+        RevokedAccounts { revoked: revoked.collect() }
     });
     revoking.await.unwrap_or_default()
 }
 
-impl Account {
+impl AccountRow {
     fn of(account: &AccountStatus) -> Self {
         let AccountStatus { upstream, caller, expires_in, idle } = account;
         let (method, issuer) = caller.authority();

@@ -20,7 +20,7 @@ use audit::usage::RecentUses;
 use base::platform::wall_clock;
 use base::seal;
 use catalog::approval::ApprovalRow;
-use catalog::blocking::beside_calls;
+use catalog::blocking::run_blocking;
 
 /// Longest wait for the configuration with the changed lock file. The gateway reads a lock file
 /// when two polls in a row find the same digest.
@@ -156,7 +156,7 @@ pub(super) async fn one(
 ) -> Result<ExaminedApproval, NotShown> {
     let Shown { examined, tag } = show(state, name, until).await?;
     let approvals = state.approvals.clone();
-    let (diff, examined) = beside_calls(move || (approvals.diff(&examined), examined)).await;
+    let (diff, examined) = run_blocking(move || (approvals.diff(&examined), examined)).await;
     let shown = ShownApproval { tag, ..ShownApproval::of(&examined, diff) };
     let offered = examined.offered.iter().flat_map(|offered| &offered.objects);
     let offered = offered.map(|(digest, object)| (digest, object.json()));

@@ -49,9 +49,9 @@ pub(super) struct Status {
     #[cfg_attr(test, schemars(extend("enum" = ["off", "written", "failing"])))]
     pub audit: &'static str,
     /// The last regular verification of the audit log; null before the first.
-    pub audit_verified: Option<VerifiedLog>,
+    pub audit_verified: Option<VerifiedLogRow>,
     /// Of `server.tls`, and of the servers that were called within eight days.
-    pub certificates: Vec<Certificate>,
+    pub certificates: Vec<CertificateRow>,
 }
 
 /// The reloads of the configuration since the start.
@@ -78,7 +78,7 @@ pub(crate) struct ReloadCounts {
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
-pub(super) struct VerifiedLog {
+pub(super) struct VerifiedLogRow {
     #[cfg_attr(test, schemars(extend("format" = "date-time")))]
     at: String,
     /// Seconds.
@@ -94,7 +94,7 @@ pub(super) struct VerifiedLog {
 /// A certificate, and when it ends.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub(super) struct Certificate {
+pub(super) struct CertificateRow {
     #[cfg_attr(test, schemars(extend("enum" = ["gateway", "client_authority", "server"])))]
     owner: &'static str,
     name: String,
@@ -142,7 +142,7 @@ pub(super) struct ReplicaRow {
 /// The document of `/api/v1/upstreams`, in the order of their ids.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub(super) struct Upstreams {
+pub(super) struct UpstreamsDocument {
     pub upstreams: Vec<UpstreamRow>,
 }
 
@@ -150,7 +150,7 @@ pub(super) struct Upstreams {
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Catalog {
+pub(super) struct CatalogDocument {
     pub prompts: Vec<CatalogPrompt>,
     pub skills: Vec<CatalogSkill>,
     pub left_out: Vec<LeftOut>,
@@ -197,7 +197,7 @@ impl Readiness {
     }
 }
 
-impl VerifiedLog {
+impl VerifiedLogRow {
     pub(super) fn of(outcome: &RegularOutcome) -> Self {
         let RegularOutcome { at, records, segments, problems } = outcome;
         Self {
@@ -210,7 +210,7 @@ impl VerifiedLog {
     }
 }
 
-impl Certificate {
+impl CertificateRow {
     pub(super) fn of(certificate: &CertificateEnd, now: SystemTime) -> Self {
         let end = SystemTime::from(certificate.end.writable());
         Self {

@@ -11,7 +11,7 @@ use super::state::AdminState;
 use audit::question::{Answer, Answers, Evidence, Question};
 use audit::search::{self, Find, LogEntry};
 use audit::usage::{DailyUses, Query, Report, UsedPrompts};
-use catalog::blocking::beside_calls;
+use catalog::blocking::run_blocking;
 use cluster::{ClusterMember, RelayError, Replica, ReplicaId};
 
 /// A replica that lives, with its label in answers: its name, or `NAME/ID` where others have its
@@ -109,7 +109,7 @@ impl AdminState {
             return Vec::new();
         };
         let until = Instant::now() + time;
-        let found = beside_calls(move || search::find(&path, &find, limit, None, until)).await;
+        let found = run_blocking(move || search::find(&path, &find, limit, None, until)).await;
         found.map(|found| found.entries).unwrap_or_default()
     }
 

@@ -45,7 +45,7 @@ use tokio_util::sync::CancellationToken;
 use answer::AdminAnswer;
 use base::platform::wall_clock;
 use base::seal::Sealer;
-use catalog::blocking::beside_calls;
+use catalog::blocking::run_blocking;
 use config::{Config, Limits};
 use console::{ConsoleFrame, asset};
 use documents::{Liveness, Readiness};
@@ -274,7 +274,7 @@ impl AdminServer {
             Handler::Document(document) => {
                 // Some documents have as many rows as there are prompts.
                 let (document, state) = (*document, self.state.clone());
-                return beside_calls(move || document(&state)).await;
+                return run_blocking(move || document(&state)).await;
             }
             Handler::Approval => self.examined_over_api(name).await,
             Handler::Decide(action) => self.decide(action.clone(), head, body, visitor).await,
@@ -459,7 +459,7 @@ async fn beside_calls_within<T: Send + 'static>(
     // A visitor who has gone drops this future, and must not hold the permit until `until`.
     let gone = CancellationToken::new();
     let _gone = gone.clone().drop_guard();
-    let made = beside_calls(move || {
+    let made = run_blocking(move || {
         let made = runtime.block_on(gone.run_until_cancelled_owned(making));
         drop(permit);
         made.unwrap_or_else(|| Err(PageError::late()))
@@ -551,7 +551,7 @@ impl Serve for AdminServer {
         if answer.content.len() < LARGE {
             return answer.into_response(&headers);
         }
-        beside_calls(move || answer.into_response(&headers)).await
+        run_blocking(move || answer.into_response(&headers)).await
     }
 }
 

@@ -31,7 +31,7 @@ pub(super) struct Rearmed {
 /// The document of `/api/v1/rollouts`.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub(super) struct Rollouts {
+pub(super) struct RolloutsDocument {
     rollouts: Vec<RolloutRow>,
 }
 
@@ -80,8 +80,8 @@ struct StepBackRule {
 }
 
 /// Returns the document of `/api/v1/rollouts`, in the order of the prompts.
-pub(super) fn all(state: &AdminState) -> Rollouts {
-    Rollouts { rollouts: status(state).iter().map(RolloutRow::of).collect() }
+pub(super) fn all(state: &AdminState) -> RolloutsDocument {
+    RolloutsDocument { rollouts: status(state).iter().map(RolloutRow::of).collect() }
 }
 
 /// The rollouts of this replica, in the order of their prompts.

@@ -7,8 +7,8 @@ use arc_swap::ArcSwap;
 use tokio_util::sync::CancellationToken;
 
 use super::documents::{
-    self, CatalogPrompt, CatalogSkill, Certificate, Readiness, ReplicaRow, Replicas, Status,
-    Upstreams, VerifiedLog,
+    self, CatalogPrompt, CatalogSkill, CertificateRow, Readiness, ReplicaRow, Replicas, Status,
+    UpstreamsDocument, VerifiedLogRow,
 };
 use super::upstream_row::UpstreamRow;
 use super::{Reloads, readiness};
@@ -81,19 +81,19 @@ impl AdminState {
                 (true, true) => "written",
                 (true, false) => "failing",
             },
-            audit_verified: self.regular_verification.last().as_ref().map(VerifiedLog::of),
+            audit_verified: self.regular_verification.last().as_ref().map(VerifiedLogRow::of),
             certificates: self.certificates(),
         }
     }
 
     /// Returns the certificates of the gateway and of the servers that it has called, and when they
     /// end.
-    fn certificates(&self) -> Vec<Certificate> {
+    fn certificates(&self) -> Vec<CertificateRow> {
         let now = wall_clock();
         let endpoint = self.endpoint.as_ref().map(|endpoint| endpoint.load());
         let own = endpoint.map(|endpoint| endpoint.certificate_ends()).unwrap_or_default();
         let servers = CertificateEnd::of_servers(now);
-        own.iter().chain(&servers).map(|end| Certificate::of(end, now)).collect()
+        own.iter().chain(&servers).map(|end| CertificateRow::of(end, now)).collect()
     }
 
     /// Returns the document of `/api/v1/replicas`: the replicas that lived at the last heartbeat,
@@ -130,9 +130,9 @@ impl AdminState {
     }
 
     /// Returns the document of `/api/v1/upstreams`, in the order of their ids.
-    pub(super) fn upstreams(&self) -> Upstreams {
+    pub(super) fn upstreams(&self) -> UpstreamsDocument {
         let upstreams = self.router.status().into_iter().map(UpstreamRow::of).collect();
-        Upstreams { upstreams }
+        UpstreamsDocument { upstreams }
     }
 
     /// The endpoints that serve a prompt: the main one, and views.
@@ -144,9 +144,9 @@ impl AdminState {
     }
 
     /// Returns the document of `/api/v1/catalog`.
-    pub(super) fn catalog(&self) -> documents::Catalog {
+    pub(super) fn catalog(&self) -> documents::CatalogDocument {
         let catalog = self.router.catalog();
-        documents::Catalog {
+        documents::CatalogDocument {
             prompts: catalog.content.items().map(CatalogPrompt::of).collect(),
             skills: catalog.skills.content.items().map(CatalogSkill::of).collect(),
             left_out: catalog.content.left_out.to_vec(),

@@ -1,7 +1,7 @@
 //! Decisions of people, and the reasons for refusing a decision.
 
 use catalog::approval::ApprovalRow;
-use config::lock::StoreError;
+use config::lock::LockError;
 use domain::approval::BadReason;
 
 /// A decision on prompts.
@@ -37,10 +37,10 @@ impl Action {
 #[derive(Debug, thiserror::Error)]
 pub enum ApprovalError {
     #[error("{0}")]
-    Store(#[from] StoreError),
+    Store(#[from] LockError),
     /// The lock file cannot be written. Includes the patch that makes the change.
     #[error("{error}; apply this patch instead")]
-    ReadOnly { error: StoreError, patch: String },
+    ReadOnly { error: LockError, patch: String },
     #[error("{prompt}: {why}")]
     Refused { prompt: String, why: String },
     #[error(transparent)]

@@ -119,7 +119,7 @@ impl Examined {
         };
         row.variants.retain(|found| !is_offered(&found.digest));
         let mut seen: Vec<_> = seen_otherwise(&row, &known.texts).collect();
-        let refused = approvals.router.mismatches().last(&row);
+        let refused = approvals.router.unapproved_texts().last(&row);
         seen.extend(refused.filter(|refused| {
             version.digests().all(|digest| Some(digest) != refused.digest.as_ref())
         }));

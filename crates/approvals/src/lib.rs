@@ -45,7 +45,7 @@ use lock_change::{ChangedLock, change_lock, own};
 use audit::Audit;
 use calls::{Router, UpstreamDeps};
 use catalog::approval::{ApprovalRow, OfferedPrompt};
-use catalog::blocking::beside_calls;
+use catalog::blocking::run_blocking;
 use config::lock::Lock;
 use config::{ApprovalRules, Config, Transport, UpstreamSettings};
 use domain::approval::{Approval, Decider, Mode, Version};
@@ -136,7 +136,7 @@ impl Approvals {
 
     /// A row with the waiting variants of its prompt.
     fn with_variants(&self, row: &ApprovalRow) -> ApprovalRow {
-        ApprovalRow { variants: self.router.mismatches().variants(row), ..row.clone() }
+        ApprovalRow { variants: self.router.unapproved_texts().variants(row), ..row.clone() }
     }
 
     /// Returns the digest of the lock file that this configuration uses.
@@ -217,7 +217,7 @@ impl Approvals {
             return Err("its upstream is no library any more".to_owned());
         };
         let library = upstream.to_string();
-        let reading = beside_calls(move || source_object(&folder, &library, &file, limit));
+        let reading = run_blocking(move || source_object(&folder, &library, &file, limit));
         let read = timeout(SOURCE_TIMEOUT, reading).await;
         read.unwrap_or_else(|_| Err("its file cannot be read in time".to_owned()))
     }
@@ -284,7 +284,7 @@ impl Approvals {
         let via = decider.via;
         let audit = self.shared.audit.clone();
         // A spawned task finishes the decision and its record even if the client disconnects.
-        let deciding = self.shared.tasks.spawn(beside_calls(move || {
+        let deciding = self.shared.tasks.spawn(run_blocking(move || {
             let changed = change_lock(&rules, &action, &prompts, before.as_deref(), &attribution);
             changed.map(|ChangedLock { lock, versions, events, half }| {
                 for event in events {

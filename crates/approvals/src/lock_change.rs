@@ -5,7 +5,7 @@ use super::examined::Examined;
 use audit::record::AuditEvent;
 use catalog::approval::FoundVariant;
 use config::ApprovalRules;
-use config::lock::{Lock, Object, Objects, StoreError, patch};
+use config::lock::{Lock, LockError, Object, Objects, patch};
 use domain::approval::{Approval, ApprovalKind, Attribution, MIN_PREFIX, Version};
 use domain::fault::excerpt;
 use library::FileChange;
@@ -32,7 +32,7 @@ pub(super) fn change_lock(
     let store = &rules.store;
     let old = store.read()?;
     if before.is_some_and(|before| before != old.digest) {
-        return Err(StoreError::Conflict(store.path().to_owned()).into());
+        return Err(LockError::Conflict(store.path().to_owned()).into());
     }
     let mut lock = old.clone();
     let mut objects = Objects::new();
@@ -76,7 +76,7 @@ pub(super) fn change_lock(
     }
     match store.replace(&old.digest, &lock, &objects) {
         Ok(lock) => Ok(ChangedLock { lock, versions, events, half }),
-        Err(error @ StoreError::ReadOnly { .. }) => match patch(store, &old, &lock, &objects) {
+        Err(error @ LockError::ReadOnly { .. }) => match patch(store, &old, &lock, &objects) {
             Some(patch) => Err(ApprovalError::ReadOnly { error, patch }),
             None => Err(error.into()),
         },

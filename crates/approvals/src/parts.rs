@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::diff::{ChangedPart, write_diff};
 use super::examined::Examined;
 use super::probe::ProbedText;
-use config::lock::LockStore;
+use config::lock::LockFile;
 use domain::approval::{DigestText, NO_ARGUMENTS, Version};
 
 /// A version of a prompt, in canonical JSON.
@@ -38,7 +38,7 @@ impl VersionPart {
 
 impl VersionParts {
     /// Reads the parts of a version in the lock file. Blocks.
-    pub(super) fn read(store: &LockStore, version: &Version) -> Self {
+    pub(super) fn read(store: &LockFile, version: &Version) -> Self {
         let part = |digest: &DigestText| {
             let text = store.object(digest);
             let text = text.map_err(|error| error.to_string());

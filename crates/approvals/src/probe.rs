@@ -221,7 +221,7 @@ impl<'a> PromptProbe<'a> {
         if self.is_asked() {
             templates = template_arguments(prompt, &BTreeMap::new());
             let more = approved_templates(row, offered)
-                .chain(approvals.router.mismatches().arguments(row));
+                .chain(approvals.router.unapproved_texts().arguments(row));
             for arguments in more {
                 if !templates.contains(&arguments) {
                     templates.push(arguments);

@@ -58,7 +58,7 @@ impl Prober {
     /// every `probe_every`; until `stop`.
     pub async fn run(mut self, stop: CancellationToken) {
         let mut published = self.approvals.router.published();
-        let mut mismatched = self.approvals.router.mismatches().added();
+        let mut mismatched = self.approvals.router.unapproved_texts().added();
         loop {
             published.mark_unchanged();
             let probing = self.probe_due();
@@ -72,7 +72,7 @@ impl Prober {
                 Ok(()) = mismatched.changed() => {}
                 () = sleep_until(next) => {}
             }
-            for raw_name in self.approvals.router.mismatches().take(&self.upstream) {
+            for raw_name in self.approvals.router.unapproved_texts().take(&self.upstream) {
                 self.done.entry(raw_name).and_modify(|done| done.at = None);
             }
         }

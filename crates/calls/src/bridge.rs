@@ -9,7 +9,7 @@ use super::admitted::Admitted;
 use super::bridged_request::BridgedRequest;
 use super::call_channel::{CallChannel, CallEvent};
 use super::suspended_calls::{self, SuspendedCall};
-use base::platform::heap::rare;
+use base::platform::heap::boxed;
 use base::seal;
 use catalog::reply::{InputRequired, Reply, RequestOrigin};
 use domain::call::{Call, InputRetry, ServerRequestMode};
@@ -106,7 +106,7 @@ impl Bridge<'_> {
                     && let Some(suspended_call) =
                         self.router.shared.suspended.take(&ticket, &self.admitted.call.caller).await
                 {
-                    return rare(self.resume(suspended_call, replay, response)).await;
+                    return boxed(self.resume(suspended_call, replay, response)).await;
                 }
                 if let (Some(server_request), Some(response)) = (replay.open.take(), response) {
                     replay.answers.push((server_request, response.text().to_owned()));

@@ -8,9 +8,9 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
 use super::approved_text::VerifiedTexts;
-use super::mismatches::Mismatches;
 use super::rollouts::{RolloutStates, Rollouts};
 use super::suspended_calls::SuspendedCalls;
+use super::unapproved_texts::UnapprovedTexts;
 use super::{Router, RouterSharedState};
 use base::seal::Sealer;
 use catalog::announce::Announcer;
@@ -94,7 +94,7 @@ impl Router {
             searches: ConcurrencyLimit::new(SEARCHES, SEARCHES_QUEUED, SEARCH_WAIT),
             telemetry: upstream_deps.telemetry.clone(),
             reports,
-            mismatches: Mismatches::default(),
+            unapproved_texts: UnapprovedTexts::default(),
             verified: VerifiedTexts::default(),
             rollouts: RolloutStates::default(),
             texts,

@@ -11,7 +11,7 @@ use tokio::time::timeout;
 
 use super::Router;
 use audit::record::AuditEvent;
-use catalog::blocking::beside_calls;
+use catalog::blocking::run_blocking;
 use config::Transport;
 use config::labels::{LabelMove, MoveError, move_label};
 use domain::approval::Decider;
@@ -177,7 +177,7 @@ impl LabelledPrompts<'_> {
         let deps = &self.router.shared.upstream_deps;
         let audit = deps.audit.clone();
         // A spawned task finishes the move and its record even if the client disconnects.
-        let moving = deps.tasks.spawn(beside_calls(move || {
+        let moving = deps.tasks.spawn(run_blocking(move || {
             let from = move_label(&folder, &wanted, tag.as_deref())?;
             audit.note(event(from, &wanted, &upstream).text("via", via));
             Ok(from)

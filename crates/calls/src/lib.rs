@@ -18,7 +18,7 @@ pub mod links;
 pub mod labels;
 mod suspended_calls;
 mod completion;
-mod mismatches;
+mod unapproved_texts;
 mod resolution;
 mod routed_prompt;
 pub mod probe;
@@ -37,7 +37,7 @@ use tokio::time::Instant;
 use admitted::{Admitted, CallContext};
 use approved_text::VerifiedTexts;
 use arguments::{effective_arguments, renamed_arguments, without_presets};
-use base::platform::heap::rare;
+use base::platform::heap::boxed;
 use base::seal::Sealer;
 use bridge::Bridge;
 use bridged_request::BridgedRequest;
@@ -66,7 +66,6 @@ use domain::tool::name::is_derived;
 use domain::unix_time::UnixSeconds;
 use domain::via::Via;
 use labels::LabelledPrompts;
-use mismatches::Mismatches;
 use passthrough::PassthroughUpstream;
 use policy::{CallRecord, CallTarget, Gate, Resolution};
 use resolution::{Unlisted, held};
@@ -75,6 +74,7 @@ use routed_prompt::RoutedPrompt;
 use skills::AskedSkill;
 use suspended_calls::SuspendedCalls;
 use telemetry::Telemetry;
+use unapproved_texts::UnapprovedTexts;
 use upstream::Upstream;
 use upstream::call::correlator::UrlElicitationComplete;
 use upstream::driver::DriverReport;
@@ -113,7 +113,7 @@ struct RouterSharedState {
     searches: Arc<ConcurrencyLimit>,
     telemetry: Telemetry,
     reports: mpsc::Sender<DriverReport>,
-    mismatches: Mismatches,
+    unapproved_texts: UnapprovedTexts,
     verified: VerifiedTexts,
     rollouts: RolloutStates,
     /// Receives the texts that probes have found.
@@ -198,10 +198,10 @@ impl Router {
             }
             Request::Skill { uri, part } => {
                 let asked = AskedSkill { uri, part: *part };
-                rare(skills::answer(self, asked, context)).await
+                boxed(skills::answer(self, asked, context)).await
             }
             Request::ReadLink { uri, link } => {
-                rare(links::read(self, uri, link.as_deref(), context)).await
+                boxed(links::read(self, uri, link.as_deref(), context)).await
             }
         }
     }
@@ -276,7 +276,7 @@ impl Router {
             rounds: 0,
         };
         match bridge.run(retry).await {
-            Err(fault) => rare(snapshot_or(&self.shared, routed, expected.as_ref(), fault)).await,
+            Err(fault) => boxed(snapshot_or(&self.shared, routed, expected.as_ref(), fault)).await,
             reply => reply,
         }
     }
@@ -377,8 +377,8 @@ impl Router {
     }
 
     /// The texts that callers got and that are not approved.
-    pub fn mismatches(&self) -> &Mismatches {
-        &self.shared.mismatches
+    pub fn unapproved_texts(&self) -> &UnapprovedTexts {
+        &self.shared.unapproved_texts
     }
 
     /// Marked changed whenever a snapshot is published.

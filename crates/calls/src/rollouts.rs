@@ -12,7 +12,7 @@ use super::RouterSharedState;
 use super::rollbacks::{self, RollbackNotice};
 use audit::record::AuditEvent;
 use base::seal::Sealer;
-use catalog::blocking::beside_calls;
+use catalog::blocking::run_blocking;
 use catalog::listed_item::ListedItem;
 use catalog::reply::Reply;
 use catalog::snapshot::Catalog;
@@ -228,7 +228,7 @@ impl Rollouts {
         let (Some(file), shared) = (self.file.clone(), self.shared.clone()) else { return };
         let tasks = shared.upstream_deps.tasks.clone();
         let rollout = rollout.clone();
-        tasks.spawn(beside_calls(move || {
+        tasks.spawn(run_blocking(move || {
             let rollouts = &shared.rollouts;
             let _writing = rollouts.writing.lock().unwrap_or_else(PoisonError::into_inner);
             // Read the state under the lock: another change may have come first.

@@ -57,7 +57,7 @@ pub(super) async fn withhold_other_text(
         Box::pin(verify_large(shared, routed, expected, result, bytes)).await
     };
     let Err(other) = verified else { return Ok(()) };
-    shared.mismatches.found(routed, expected, &other);
+    shared.unapproved_texts.found(routed, expected, &other);
     let approved = expected.digest().clone();
     let offered = other.digest;
     let are_arguments_approved = !matches!(expected, ExpectedText::Nothing { .. });
@@ -173,13 +173,13 @@ fn note_unapproved(
     if !(outcome == Unapproved::Served && item.approval.is_tolerated) {
         shared.telemetry.metrics().unapproved(upstream, outcome.as_str());
     }
-    shared.mismatches.remember(item, offered);
+    shared.unapproved_texts.remember(item, offered);
     // The source may have changed before any get showed a new text. The next probe updates the
     // state; from then on, gets cause no more probes.
     let version = item.approval.approved.as_ref().map(|approved| &approved.version);
     let has_source = version.is_some_and(|version| version.source.is_some());
     if has_source && item.approval.state == ApprovalState::Approved {
-        shared.mismatches.add(item);
+        shared.unapproved_texts.add(item);
     }
     let event = AuditEvent::new("text_not_approved").text("upstream", upstream);
     let event = event.text("prompt", &item.raw_name).text("approved", approved);

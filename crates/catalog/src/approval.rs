@@ -5,9 +5,9 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
-use super::blocking::beside_calls;
+use super::blocking::run_blocking;
 use config::ApprovalRules;
-use config::lock::{Lock, LockStore, ObjectError};
+use config::lock::{Lock, LockFile, ObjectError};
 use domain::approval::template::fill;
 use domain::approval::{
     Approval, ApprovalKind, ApprovalState, Decided, Decision, DigestText, Form, Mode, NO_ARGUMENTS,
@@ -27,7 +27,7 @@ use upstream::Upstream;
 pub struct ApprovalSettings {
     pub mode: Mode,
     pub lock: Arc<Lock>,
-    pub store: Arc<LockStore>,
+    pub store: Arc<LockFile>,
     pub snapshot: bool,
 }
 
@@ -105,7 +105,7 @@ pub struct ApprovedTexts {
     pub has_snapshot: bool,
     pub version: Version,
     templates: Vec<ApprovedTemplate>,
-    store: Arc<LockStore>,
+    store: Arc<LockFile>,
 }
 
 /// The approved text for the arguments of a get, or the template that covers the arguments.
@@ -226,7 +226,7 @@ impl ApprovedTexts {
             let digests = template.digests.clone();
             let places = template.arguments.clone();
             let read = move || digests.iter().map(|digest| form(&store, digest, &places)).collect();
-            let forms: Result<Arc<[Form]>, _> = beside_calls(read).await;
+            let forms: Result<Arc<[Form]>, _> = run_blocking(read).await;
             let forms = forms?;
             template.forms.get_or_init(|| forms);
         }
@@ -273,7 +273,7 @@ impl ApprovedTexts {
     pub async fn file(&self, digest: &DigestText) -> Result<Vec<u8>, ObjectError> {
         let store = self.store.clone();
         let digest = digest.clone();
-        beside_calls(move || store.file(&digest)).await
+        run_blocking(move || store.file(&digest)).await
     }
 
     /// Reads the approved text of a get without arguments, if such a text is approved. Blocks.
@@ -295,7 +295,7 @@ impl ApprovedTexts {
             ExpectedText::Text { digest, .. } => {
                 let store = self.store.clone();
                 let digest = (*digest).clone();
-                Some(beside_calls(move || store.object(&digest)).await?)
+                Some(run_blocking(move || store.object(&digest)).await?)
             }
             ExpectedText::Template { forms, arguments, .. } => {
                 forms.first().and_then(|form| fill(form.text(), Json::accepted(arguments), most))
@@ -307,7 +307,7 @@ impl ApprovedTexts {
 
 /// Reads an approved text, which was checked as JSON at its approval.
 fn form(
-    store: &LockStore,
+    store: &LockFile,
     digest: &DigestText,
     arguments: &TemplateArguments,
 ) -> Result<Form, ObjectError> {

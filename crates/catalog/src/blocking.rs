@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout_at};
 
-pub use base::platform::beside_calls;
+pub use base::platform::run_blocking;
 use domain::fault::TransportFault;
 
 /// Most prompts that are merged on a runtime thread: about a millisecond.

@@ -11,7 +11,7 @@ use domain::skill::{SkillCount, exceeds_hosts};
 
 /// The main endpoint, which offers the whole catalog, and the endpoints of views. A path without a
 /// view belongs to the main endpoint.
-pub struct Endpoints {
+pub struct EndpointScopes {
     /// The path of the main endpoint, and its exposure.
     main: (String, Exposure),
     /// The views by path.
@@ -29,7 +29,7 @@ struct EndpointView {
     has_skills: Mutex<Option<(u64, bool)>>,
 }
 
-impl Endpoints {
+impl EndpointScopes {
     pub fn new(config: &Config) -> Self {
         let by_path = |view: &View| {
             let counted = EndpointView {

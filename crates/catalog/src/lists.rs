@@ -16,7 +16,7 @@ use super::reply::ListReply;
 use super::snapshot::{Catalog, CatalogContent, Incomplete};
 use super::view::ListView;
 use super::view_cache::{ListKind, ViewCache};
-use base::platform::heap::rare;
+use base::platform::heap::boxed;
 use base::seal::Sealer;
 use config::{Listing, ToolForm};
 use domain::call::{Call, NameKind, SkillPart};
@@ -85,7 +85,7 @@ impl Lists {
         deadline: Instant,
     ) -> Arc<Catalog> {
         match &self.caller_lists {
-            Some(lists) => rare(lists.catalog(&self.views, call, wanted, catalog, deadline)).await,
+            Some(lists) => boxed(lists.catalog(&self.views, call, wanted, catalog, deadline)).await,
             None => catalog,
         }
     }

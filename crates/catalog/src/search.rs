@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::blocking::{beside_calls, within};
+use super::blocking::{run_blocking, within};
 use super::list_cursor::ListCursors;
 use super::lists::Lists;
 use super::reply::{FoundReply, Reply};
@@ -61,7 +61,7 @@ pub async fn search(
         let holder = Holder::of(&call.caller, call.address);
         let turn = within(deadline, lists.searches.acquire(&holder)).await?;
         let turn = turn.map_err(|_| TransportFault::Overloaded)?;
-        let searching = beside_calls(move || {
+        let searching = run_blocking(move || {
             let _turn = turn;
             page(&view, sought, &query, after)
         });

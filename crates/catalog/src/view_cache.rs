@@ -10,8 +10,8 @@ use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{Options, OptionsBuilder, Weighter};
 use tokio::sync::Semaphore;
 
-use super::blocking::{beside_calls, turn};
-use super::endpoints::Endpoints;
+use super::blocking::{run_blocking, turn};
+use super::endpoints::EndpointScopes;
 use super::listed_item::ListedItem;
 use super::segment::{Digest, Segment};
 use super::snapshot::{CatalogContent, PrivatePart};
@@ -26,7 +26,7 @@ pub struct ViewCache {
     rights: Arc<dyn Rights>,
     /// The caller over standard streams.
     stdio: Caller,
-    pub endpoints: Endpoints,
+    pub endpoints: EndpointScopes,
     /// The tools `find_prompt` and `use_prompt`, without and with the tools for skills.
     pair: [Arc<ListView>; 2],
     /// Cache of views, bounded by bytes. Evicts the least recently used views first.
@@ -156,7 +156,7 @@ impl ViewCache {
         Self {
             rights,
             stdio: config.auth.stdio.caller(Proof::Stdio),
-            endpoints: Endpoints::new(config),
+            endpoints: EndpointScopes::new(config),
             pair: [false, true].map(|has_skills| Arc::new(ListView::pair(has_skills))),
             views,
             making: Arc::new(Semaphore::new(MAKERS)),
@@ -251,7 +251,7 @@ impl ViewCache {
         if let Some(view) = self.cached(key, content) {
             return view;
         }
-        beside_calls(move || {
+        run_blocking(move || {
             let _turn = turn;
             make()
         })
@@ -401,7 +401,7 @@ impl ViewCache {
     pub(crate) async fn release_before(self: &Arc<Self>, content: &Arc<CatalogContent>) {
         let views = self.clone();
         let content = content.clone();
-        beside_calls(move || views.release(&content)).await;
+        run_blocking(move || views.release(&content)).await;
     }
 
     fn release(&self, content: &CatalogContent) {

@@ -37,7 +37,7 @@ use domain::unix_time::UnixSeconds;
 use membership::Reconnecting;
 use scripts::Scripts;
 use shutdown::Supervisor;
-use store::Store;
+use store::RedisBackend;
 use telemetry::Telemetry;
 use terminated::Terminations;
 
@@ -67,7 +67,7 @@ pub struct ClusterMember {
 /// The link of a replica to the store and so to the other replicas. All parts of a member share it.
 struct Link {
     id: ReplicaId,
-    store: Arc<Store>,
+    store: Arc<RedisBackend>,
     scripts: Scripts,
     /// The sealer of the newest configuration.
     sealer: ArcSwap<Sealer>,
@@ -124,7 +124,7 @@ impl ClusterMember {
         let ClusterDeps { sealer, telemetry, audit, supervisor } = deps;
         let tasks = supervisor.tasks();
         let stop = supervisor.stop().clone();
-        let (store, pushes) = Store::new(config.clone(), tasks.clone())?;
+        let (store, pushes) = RedisBackend::new(config.clone(), tasks.clone())?;
         let store = Arc::new(store);
         let logins = SharedLogins::of_replica(store.clone());
         let link = Arc::new(Link {
@@ -175,7 +175,7 @@ impl ClusterMember {
     /// # Errors
     /// Why the store cannot be used, in words for operators.
     pub async fn dial(config: &config::Cluster) -> Result<(), String> {
-        let (store, _) = Store::new(config.clone(), TaskTracker::new())?;
+        let (store, _) = RedisBackend::new(config.clone(), TaskTracker::new())?;
         let candidate = store.open(&[store.channel("check")]).await?;
         let scripts = Scripts::default();
         let mut take = scripts.take.key(store.key("check"));

@@ -12,8 +12,8 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::scripts::LoginScripts;
-use super::store::{Push, Store};
-use base::platform::heap::rare;
+use super::store::{Push, RedisBackend};
+use base::platform::heap::boxed;
 use base::seal::hex::hex;
 use base::seal::random;
 use domain::backoff::{Backoff, jittered};
@@ -22,7 +22,7 @@ use shutdown::Supervisor;
 
 /// The sign-ins in the store of a cluster.
 pub struct SharedLogins {
-    store: Arc<Store>,
+    store: Arc<RedisBackend>,
     scripts: LoginScripts,
     connection: StoreConnection,
     /// The upstreams whose sign-ins are watched, and the handles that changes notify.
@@ -71,7 +71,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(2);
 
 impl SharedLogins {
     /// The sign-ins over the connection of a replica.
-    pub(super) fn of_replica(store: Arc<Store>) -> Arc<Self> {
+    pub(super) fn of_replica(store: Arc<RedisBackend>) -> Arc<Self> {
         Arc::new(Self::new(store, StoreConnection::OfReplica))
     }
 
@@ -81,7 +81,7 @@ impl SharedLogins {
     /// # Errors
     /// When `cluster.ca` holds no usable certificate.
     pub fn alone(config: config::Cluster, supervisor: &Supervisor) -> Result<Arc<Self>, String> {
-        let (store, pushes) = Store::new(config, supervisor.tasks().clone())?;
+        let (store, pushes) = RedisBackend::new(config, supervisor.tasks().clone())?;
         let own =
             StoreConnection::Own { opening: AsyncMutex::default(), is_watched: Notify::new() };
         let logins = Arc::new(Self::new(Arc::new(store), own));
@@ -90,7 +90,7 @@ impl SharedLogins {
         Ok(logins)
     }
 
-    fn new(store: Arc<Store>, connection: StoreConnection) -> Self {
+    fn new(store: Arc<RedisBackend>, connection: StoreConnection) -> Self {
         Self { store, scripts: LoginScripts::default(), connection, watches: Mutex::default() }
     }
 
@@ -212,7 +212,7 @@ impl SharedLogins {
             return Ok(());
         }
         let channels = [self.channel()];
-        let opened = rare(self.store.open(&channels)).await;
+        let opened = boxed(self.store.open(&channels)).await;
         let candidate = opened.map_err(|why| {
             self.store.note_failure(&why);
             SharedLoginError::Unavailable(why)

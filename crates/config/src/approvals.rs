@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::lock::{Lock, LockStore, arguments_text};
+use super::lock::{Lock, LockFile, arguments_text};
 use super::reader::{MILLISECOND, Section, secs, table};
 use super::telemetry::TelemetrySettings;
 use super::upstream::UpstreamSettings;
@@ -25,8 +25,8 @@ table! {
         /// The lock file, which holds the approvals. The approved versions are in the directory of
         /// the same name with `.d`. While all modes are `off` it is not read; one that does not
         /// exist approves nothing.
-        let lock: LockStore = store(section);
-        field pub store: LockStore = lock;
+        let lock: LockFile = store(section);
+        field pub store: LockFile = lock;
         /// The lock file as it was read with the configuration; [`Lock::none`] while approvals are
         /// off.
         field pub lock: Arc<Lock> = Arc::new(Lock::none());
@@ -137,16 +137,16 @@ pub(super) fn read(
 }
 
 /// The place of the lock file.
-pub(super) fn store(section: &mut Section<'_>) -> LockStore {
+pub(super) fn store(section: &mut Section<'_>) -> LockFile {
     let lock = section.text("lock", "promptgate.lock");
     if lock.is_empty() {
         section.mistake("lock", "must be the path of a file");
     }
-    LockStore::at(section.beside(&lock))
+    LockFile::at(section.beside(&lock))
 }
 
 /// Reads the lock file as part of the configuration, so that a changed lock file causes a reload.
-fn read_lock(section: &Section<'_>, store: &LockStore) -> Lock {
+fn read_lock(section: &Section<'_>, store: &LockFile) -> Lock {
     let read = section.read_file(store.path().to_owned());
     store.parse(read).unwrap_or_else(|error| {
         section.mistake("lock", error.to_string());

@@ -71,7 +71,7 @@ pub use upstream::oauth::{ClientProof, OAuth};
 pub use upstream::settings::Settings;
 pub use upstream::settings::{Breaker, Links};
 pub use upstream::webhook::Webhook;
-pub use upstream::{Http, Library, Stdio, Store, StoreKind, Transport, UpstreamSettings};
+pub use upstream::{Http, Library, PromptStore, Stdio, StoreKind, Transport, UpstreamSettings};
 
 use base::platform::disk;
 use base::seal;
@@ -357,7 +357,7 @@ impl Config {
     ///
     /// # Errors
     /// The lock file cannot be read.
-    pub fn observe_approvals(&mut self) -> Result<bool, lock::StoreError> {
+    pub fn observe_approvals(&mut self) -> Result<bool, lock::LockError> {
         let approvals = &mut self.approvals;
         approvals.lock = Arc::new(approvals.store.read()?);
         approvals.is_probing = false;

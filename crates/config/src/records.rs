@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::audit::{self, Audit};
 use super::error::ConfigError;
-use super::lock::LockStore;
+use super::lock::LockFile;
 use super::reader::raw::Raw;
 use super::reader::{Context, Section};
 use super::{admin, approvals, environment, lookup, text_or_empty};
@@ -58,7 +58,7 @@ pub fn load_audit(path: &Path) -> Result<Option<Audit>, ConfigError> {
 ///
 /// # Errors
 /// The file cannot be read or is not TOML, or `approvals.lock` has a mistake.
-pub fn lock_store(path: &Path) -> Result<LockStore, ConfigError> {
+pub fn lock_store(path: &Path) -> Result<LockFile, ConfigError> {
     read(path, &environment(), |root| {
         let mut section = root.section("approvals");
         let store = approvals::store(&mut section);

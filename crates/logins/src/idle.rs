@@ -7,7 +7,7 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::store::LoginStore;
+use super::store::LoginBackend;
 use audit::Audit;
 use audit::record::AuditEvent;
 use base::platform::wall_clock;
@@ -19,7 +19,7 @@ const DAY: Duration = Duration::from_hours(24);
 /// Marks the sign-ins of an edition as used, and forgets sign-ins that no gateway has used for
 /// `logins.idle`: at once, and then at least daily, until `stop`.
 pub async fn keep(
-    store: LoginStore,
+    store: LoginBackend,
     upstreams: Vec<String>,
     idle: Duration,
     audit: Audit,
@@ -34,7 +34,7 @@ pub async fn keep(
     stop.run_until_cancelled(sweeping).await;
 }
 
-async fn sweep(store: &LoginStore, upstreams: &[String], audit: &Audit) {
+async fn sweep(store: &LoginBackend, upstreams: &[String], audit: &Audit) {
     let now = wall_clock();
     for upstream in upstreams {
         if let Err(error) = store.mark_used(upstream, now).await {

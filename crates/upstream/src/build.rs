@@ -18,11 +18,11 @@ use super::connection::dedicated::DedicatedPool;
 use super::driver::{ConnectionState, Driver, DriverId, DriverReport};
 use super::guard::circuit_breaker::CircuitBreaker;
 use super::guard::concurrency::ConcurrencyLimit;
-use super::held_secrets::HeldSecrets;
 use super::passthrough_signals::PassthroughSignals;
 use super::recent_calls::RecentCalls;
 use super::repairs::Repairs;
 use super::stderr_tail::StderrTail;
+use super::upstream_secrets::UpstreamSecrets;
 use audit::Audit;
 use base::platform::disk::{self, Watch};
 use cluster::SharedLogins;
@@ -138,8 +138,8 @@ impl Upstream {
             Ok((connector, accounts)) => (Ok(connector), accounts),
             Err(mistake) => (Err(mistake), None),
         };
-        let held_secrets = HeldSecrets::new(&config, connector.as_ref().ok().cloned());
-        let held_secrets = Arc::new(held_secrets);
+        let secrets = UpstreamSecrets::new(&config, connector.as_ref().ok().cloned());
+        let secrets = Arc::new(secrets);
         let dedicated = connector.as_ref().ok().map(|connector| {
             DedicatedPool::new(connector.clone(), config.clone(), tasks.clone(), shutdown.clone())
         });
@@ -166,7 +166,7 @@ impl Upstream {
             listening: AtomicBool::new(false),
             restarts: restarts.clone(),
             walk_pause: walk_pause.clone(),
-            held_secrets: held_secrets.clone(),
+            secrets: secrets.clone(),
         };
         let span = tracing::info_span!("upstream", id = %config.id);
         let end = driving.shutdown.clone();
@@ -189,7 +189,7 @@ impl Upstream {
             restarts,
             walk_pause,
             recent_calls: Arc::new(RecentCalls::new(Instant::now())),
-            held_secrets,
+            secrets,
             was_called: AtomicBool::new(false),
             _needed: needed,
         }

@@ -17,12 +17,12 @@ use super::connection::Connection;
 use super::connection::connect::{Connector, DriverSignals};
 use super::connection::handshake::ListenEvent;
 use super::guard::circuit_breaker::CircuitBreaker;
-use super::held_secrets::HeldSecrets;
+use super::upstream_secrets::UpstreamSecrets;
 use super::walk_pace::WalkPace;
 use audit::Audit;
 use audit::record::AuditEvent;
 use base::platform::disk::Watch;
-use base::platform::heap::rare;
+use base::platform::heap::boxed;
 use config::{Transport, UpstreamSettings};
 use domain::backoff::Backoff;
 use domain::fault::UpstreamFaultKind as Kind;
@@ -91,7 +91,7 @@ pub(super) struct Driver {
     /// Whether a notification stream is open, so that polling is not needed.
     pub listening: AtomicBool,
     /// Secrets to remove from the texts of reported failures.
-    pub held_secrets: Arc<HeldSecrets>,
+    pub secrets: Arc<UpstreamSecrets>,
     pub audit: Audit,
     /// How often the driver failed and was restarted.
     pub restarts: Arc<AtomicU64>,
@@ -145,7 +145,7 @@ impl Driver {
     /// because one upstream must not end the gateway for the others.
     pub(crate) async fn run(self) {
         let shutdown = self.shutdown.clone();
-        shutdown.run_until_cancelled(rare(self.drive_again_and_again())).await;
+        shutdown.run_until_cancelled(boxed(self.drive_again_and_again())).await;
         self.disconnect(Kind::Unavailable("the gateway is shutting down".to_owned())).await;
     }
 
@@ -364,7 +364,7 @@ impl Driver {
         kind: Kind,
         attempts: &mut FetchAttempts,
     ) -> Duration {
-        let kind = self.held_secrets.remove_from(kind);
+        let kind = self.secrets.remove_from(kind);
         let backoff = attempts.backoff.next(fastrand::f64());
         let retry_after = match &kind {
             Kind::RateLimited { retry_after_secs } => retry_after_secs.map(Duration::from_secs),
@@ -414,7 +414,7 @@ impl Driver {
 
     /// Reports an upstream whose configuration permits no connection.
     async fn give_up(&self, kind: Kind) {
-        let kind = self.held_secrets.remove_from(kind);
+        let kind = self.secrets.remove_from(kind);
         warn!(upstream = %self.upstream.id, error = kind.diagnosis(),
             "the upstream cannot be used and is not retried; correct its table");
         self.connection_state.send_replace(ConnectionState::Down(kind.clone()));

@@ -11,7 +11,7 @@ pub mod connection;
 pub mod accounts;
 pub mod call;
 pub mod guard;
-pub mod held_secrets;
+pub mod upstream_secrets;
 pub mod auth;
 pub mod transport;
 pub mod stores;
@@ -33,7 +33,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use accounts::account::{Account, WatchedRequest};
 use accounts::{IDLE, UpstreamAccounts};
-use base::platform::heap::{pin_in_place, rare};
+use base::platform::heap::{boxed, pin_in_place};
 use call::call_secrets::CallSecrets;
 use call::correlator::InterimSender;
 use call::exchange::{CallExchange, ConcurrencyPermit, RecentCall};
@@ -56,7 +56,6 @@ use domain::via::Via;
 use driver::{ConnectionState, DriverId, FetchedList};
 use guard::circuit_breaker::CircuitBreaker;
 use guard::concurrency::ConcurrencyLimit;
-use held_secrets::HeldSecrets;
 use library::{LibrarySnapshot, LibraryVersions};
 use passthrough_signals::PassthroughSignals;
 use policy::{Authorized, Pass};
@@ -64,6 +63,7 @@ use recent_calls::{RecentCalls, RecentSummary};
 use repairs::Repairs;
 use stderr_tail::StderrTail;
 use telemetry::{self, ClientOperation, Telemetry, TransportKind};
+use upstream_secrets::UpstreamSecrets;
 
 pub use build::UpstreamDeps;
 
@@ -94,7 +94,7 @@ pub struct Upstream {
     walk_pause: Arc<AtomicU64>,
     recent_calls: Arc<RecentCalls>,
     /// The secrets in requests to the upstream, which callers must not see.
-    held_secrets: Arc<HeldSecrets>,
+    secrets: Arc<UpstreamSecrets>,
     was_called: AtomicBool,
     /// Ends the driver and the dedicated connections when the handle is dropped.
     _needed: DropGuard,
@@ -277,9 +277,9 @@ impl Upstream {
         let operation = is_sent.then(|| self.operation(&mut request)).flatten();
         let speaks_http = matches!(self.config.transport, Transport::Http(_) | Transport::Sse(_));
         let recent = RecentCall { calls: self.recent_calls.clone(), began: now, speaks_http };
-        let held_secrets = self.held_secrets.clone();
+        let secrets = self.secrets.clone();
         let overlay = request.overlay.clone();
-        let secrets = CallSecrets { held: held_secrets, overlay, method };
+        let secrets = CallSecrets { held: secrets, overlay, method };
         let call = pin_in_place(|| async move {
             match breaker_open {
                 Some(kind) => Err(kind),
@@ -290,14 +290,14 @@ impl Upstream {
                             upstream.perform(&line, &pass, &request, interim, &held).await
                         }
                         Some(accounts) => {
-                            rare(
+                            boxed(
                                 upstream
                                     .perform_as_caller(accounts, &pass, &request, interim, &held),
                             )
                             .await
                         }
                     };
-                    response.map_err(|kind| upstream.held_secrets.remove_from(kind))
+                    response.map_err(|kind| upstream.secrets.remove_from(kind))
                 }
             }
         });
@@ -320,7 +320,7 @@ impl Upstream {
 
     /// Whether a text contains a credential with which the gateway calls the upstream.
     pub fn has_secret_in(&self, text: &str) -> bool {
-        self.held_secrets.are_in(text)
+        self.secrets.are_in(text)
     }
 
     /// Begins the client span and metrics of a call; `None` for a library, whose prompts the
@@ -433,7 +433,7 @@ impl Upstream {
                 walked => walked,
             }
         });
-        let listed = walking.await.map_err(|kind| self.held_secrets.remove_from(kind))?;
+        let listed = walking.await.map_err(|kind| self.secrets.remove_from(kind))?;
         let fresh_for = list_refetch::next_walk(&self.config.settings, listed.ttl, false);
         Ok((FetchedList { listed, fresh_for: Some(fresh_for) }, account.revoked.clone()))
     }
@@ -530,7 +530,7 @@ impl Upstream {
         {
             let performing =
                 perform_dedicated(dedicated, &connection, pass, request, &interim, concurrency);
-            if let Some(answer) = rare(performing).await {
+            if let Some(answer) = boxed(performing).await {
                 if let Some(watched) = watched {
                     watched.end(&answer);
                 }
@@ -633,7 +633,7 @@ async fn as_caller<T, F: Future<Output = Result<T, Kind>>>(
         Some(outcome) => outcome,
         None => Err(Kind::AccessEnded),
     };
-    outcome.map_err(|kind| account.held_secrets.remove_from(kind))
+    outcome.map_err(|kind| account.secrets.remove_from(kind))
 }
 
 /// Sends the request over a dedicated connection; retries once over another connection if the

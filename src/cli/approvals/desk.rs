@@ -37,7 +37,7 @@ pub(super) enum Need {
 }
 
 /// The gateway that answers a command.
-pub(super) enum Desk {
+pub(super) enum ApprovalBackend {
     Own(Box<OwnGateway>),
     /// The URL of its admin API.
     Running(String),
@@ -115,7 +115,7 @@ pub(super) fn variants(row: &Value) -> impl Iterator<Item = &Value> {
     variants.into_iter().flatten()
 }
 
-impl Desk {
+impl ApprovalBackend {
     /// Finds the running gateway, or starts one.
     ///
     /// # Errors

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::io::{self, BufRead, Write};
 
-use super::desk::{Desk, Shown, is_waiting, variants};
+use super::desk::{ApprovalBackend, Shown, is_waiting, variants};
 use crate::cli::failure::Failure;
 use crate::cli::output::{elements, is_styled, print, printable, prompts};
 use approvals::Action;
@@ -26,7 +26,7 @@ struct Tally {
 }
 
 /// Shows each waiting prompt, and asks for a decision.
-pub(super) async fn review(desk: &Desk, why: Option<&str>) -> Result<(), Failure> {
+pub(super) async fn review(desk: &ApprovalBackend, why: Option<&str>) -> Result<(), Failure> {
     let waiting = desk.waiting().await?;
     for failure in desk.failures().await {
         eprintln!("{failure}");
@@ -79,7 +79,7 @@ fn chosen_variants(shown: &Shown) -> Result<Vec<String>, Failure> {
 
 /// Carries out the answer.
 async fn decide(
-    desk: &Desk,
+    desk: &ApprovalBackend,
     answer: Answer,
     shown: Shown,
     why: Option<&str>,
@@ -100,7 +100,7 @@ async fn decide(
 
 /// Asks for the reason, and carries the decision out.
 async fn carry_out(
-    desk: &Desk,
+    desk: &ApprovalBackend,
     action: &Action,
     shown: Shown,
     why: Option<&str>,
@@ -166,7 +166,7 @@ fn question(text: &str) -> Result<String, Failure> {
 }
 
 /// A prompt as it is shown before the question.
-fn page(desk: &Desk, shown: &Shown, which: &str) -> String {
+fn page(desk: &ApprovalBackend, shown: &Shown, which: &str) -> String {
     let text = |member: &str| printable(shown.text(member));
     let is_styled = is_styled();
     let heading = format!("{which}: {} of upstream {}", text("name"), text("upstream"));

@@ -14,7 +14,7 @@ use super::message::MessageView;
 use super::rights::known;
 use super::{PageError, PageResult};
 use crate::request::PageRequest;
-use crate::sign_in::{Via, Visitor};
+use crate::sign_in::{SignInMethod, Visitor};
 use crate::state::AdminState;
 use base::seal;
 use domain::call::{Call, ClientMessages, ForwardedMeta, NameKind, Request};
@@ -213,11 +213,13 @@ fn own_caller(state: &AdminState, visitor: &Visitor) -> Caller {
         _ => false,
     };
     let id = match visitor.via {
-        Via::Oidc if is_same && !TakenIds::new(&state.config.auth).contain(&visitor.id) => {
+        SignInMethod::Oidc
+            if is_same && !TakenIds::new(&state.config.auth).contain(&visitor.id) =>
+        {
             visitor.id.clone()
         }
-        Via::Oidc => console_id(&visitor.id),
-        Via::Local | Via::Bearer | Via::Token => CONSOLE.to_owned(),
+        SignInMethod::Oidc => console_id(&visitor.id),
+        SignInMethod::Local | SignInMethod::Bearer | SignInMethod::Token => CONSOLE.to_owned(),
     };
     Caller::in_groups(&id, &visitor.groups)
 }

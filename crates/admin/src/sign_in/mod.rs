@@ -37,7 +37,7 @@ use revoked::{EndedSession, Revoked};
 pub(crate) use role::Role;
 use session::{Session, SessionId, SessionOrigin};
 pub(crate) use site::{Site, is_foreign_subresource, is_same_site_post};
-pub(crate) use visitor::{TOKEN, Via, Visitor};
+pub(crate) use visitor::{SignInMethod, TOKEN, Visitor};
 
 /// Knows visitors, and signs people in and out, by one configuration.
 pub(crate) struct SignIn {
@@ -147,14 +147,14 @@ impl SignIn {
             // Not recorded: a flood must not fill the disk.
             Err(Failed::TooMany(wait)) => return Err(SignInError::TooMany { wait }),
             Err(Failed::Wrong) => {
-                self.record(Via::Token, &SignInError::WrongToken, None, address);
+                self.record(SignInMethod::Token, &SignInError::WrongToken, None, address);
                 return Err(SignInError::WrongToken);
             }
         }
         let (holder, own) = found.ok_or(SignInError::WrongToken)?;
         let session = self.begun(holder.to_owned(), None, Vec::new(), now);
         let role = Role::of_token(&self.admin);
-        self.audit.note(begun(&session, Via::Token, role, address));
+        self.audit.note(begun(&session, SignInMethod::Token, role, address));
         Ok(self.session_cookie(site, &session, &SessionOrigin::token(own)))
     }
 
@@ -219,7 +219,7 @@ impl SignIn {
         let (person, role) = admitted.map_err(|failure| self.record_failure(failure, address))?;
         let groups = session::kept_groups(person.groups, oidc.config());
         let session = self.begun(person.subject, person.name, groups, now);
-        self.audit.note(begun(&session, Via::Oidc, role, address));
+        self.audit.note(begun(&session, SignInMethod::Oidc, role, address));
         let cookie = self.session_cookie(site, &session, &source);
         let cookies = [cookie, Cookie::Flow.delete(site)];
         Ok(SignedIn { cookies, return_to: flow.return_to() })
@@ -247,12 +247,12 @@ impl SignIn {
         let is_recorded = || self.shared.recorded.check(address, false) == Err(Failed::Wrong);
         if error.reason().is_some() && is_recorded() {
             warn!(%error, why = diagnosis, "a sign-in at the OpenID provider has failed");
-            self.record(Via::Oidc, &error, subject.as_deref(), address);
+            self.record(SignInMethod::Oidc, &error, subject.as_deref(), address);
         }
         error
     }
 
-    fn record(&self, via: Via, error: &SignInError, by: Option<&str>, address: IpAddr) {
+    fn record(&self, via: SignInMethod, error: &SignInError, by: Option<&str>, address: IpAddr) {
         if let Some(reason) = error.reason() {
             self.audit.note(failed(via, reason, by, address));
         }
@@ -296,17 +296,17 @@ impl SignIn {
     }
 
     /// Opens a session of any configured source, and decides its role by this configuration.
-    fn opened(&self, value: &str) -> Option<(Session, Role, Via)> {
+    fn opened(&self, value: &str) -> Option<(Session, Role, SignInMethod)> {
         let Self { admin, sealer, .. } = self;
         let by_token = self.tokens().find_map(|(id, token)| {
             let session = Session::open(sealer, &SessionOrigin::token(token), value)?;
-            (session.visitor == id).then(|| (session, Role::of_token(admin), Via::Token))
+            (session.visitor == id).then(|| (session, Role::of_token(admin), SignInMethod::Token))
         });
         by_token.or_else(|| {
             let oidc = admin.oidc.as_ref()?;
             let session = Session::open(sealer, &SessionOrigin::oidc(oidc), value)?;
             let role = Role::of_groups(admin, oidc, &session.groups)?;
-            Some((session, role, Via::Oidc))
+            Some((session, role, SignInMethod::Oidc))
         })
     }
 
@@ -345,7 +345,7 @@ fn bearer_token(headers: &HeaderMap) -> Option<&[u8]> {
 const BEARER: &[u8] = b"Bearer ";
 
 /// Returns the record of a sign-in.
-fn begun(session: &Session, via: Via, role: Role, address: IpAddr) -> AuditEvent {
+fn begun(session: &Session, via: SignInMethod, role: Role, address: IpAddr) -> AuditEvent {
     AuditEvent::new("admin_login")
         .text("by", &session.visitor)
         .optional_text("name", session.name.as_deref())
@@ -355,7 +355,12 @@ fn begun(session: &Session, via: Via, role: Role, address: IpAddr) -> AuditEvent
 }
 
 /// Returns the record of a sign-in that has failed. `by` is the person, where it is known.
-fn failed(via: Via, reason: &'static str, by: Option<&str>, address: IpAddr) -> AuditEvent {
+fn failed(
+    via: SignInMethod,
+    reason: &'static str,
+    by: Option<&str>,
+    address: IpAddr,
+) -> AuditEvent {
     AuditEvent::new("admin_login_failed")
         .optional_text("by", by)
         .text("via", via.name())
@@ -406,7 +411,7 @@ mod tests {
         headers(&[(COOKIE, cookie.pair())])
     }
 
-    fn role(sign_in: &SignIn, headers: &HeaderMap) -> Option<(Role, Via)> {
+    fn role(sign_in: &SignIn, headers: &HeaderMap) -> Option<(Role, SignInMethod)> {
         sign_in.visitor(&site("localhost"), headers, NOW).map(|v| (v.role, v.via))
     }
 
@@ -415,13 +420,17 @@ mod tests {
         let none = HeaderMap::new();
         let bearer = |text: &str| headers(&[(AUTHORIZATION, text)]);
         let open = sign_in("");
-        assert_eq!(role(&open, &none), Some((Role::Tester, Via::Local)), "as at the endpoint");
-        assert_eq!(role(&open, &bearer("Bearer x")), Some((Role::Tester, Via::Local)));
+        assert_eq!(
+            role(&open, &none),
+            Some((Role::Tester, SignInMethod::Local)),
+            "as at the endpoint"
+        );
+        assert_eq!(role(&open, &bearer("Bearer x")), Some((Role::Tester, SignInMethod::Local)));
         for credential in [
             "[[auth.api_keys]]\nid = \"a\"\nhash = \"sha256:0000000000000000000000000000000000000000000000000000000000000000\"\n",
             "[[access.rules]]\nallow = [\"list\"]\n",
         ] {
-            let some = Some((Role::Viewer, Via::Local));
+            let some = Some((Role::Viewer, SignInMethod::Local));
             assert_eq!(role(&sign_in(credential), &none), some, "{credential}");
         }
         assert_eq!(role(&sign_in(OIDC), &none), None, "they must sign in");
@@ -429,7 +438,7 @@ mod tests {
         let closed = sign_in(WITH_TOKEN);
         assert_eq!(role(&closed, &none), None);
         for right in ["Bearer t0ken", "bearer t0ken"] {
-            assert_eq!(role(&closed, &bearer(right)), Some((Role::Tester, Via::Bearer)));
+            assert_eq!(role(&closed, &bearer(right)), Some((Role::Tester, SignInMethod::Bearer)));
         }
         for wrong in ["Bearer t0ke", "Bearer ", "Bearer  t0ken", "Basic t0ken", "t0ken"] {
             assert_eq!(role(&closed, &bearer(wrong)), None, "{wrong}");
@@ -437,14 +446,14 @@ mod tests {
         let twice = [(AUTHORIZATION, "Bearer t0ken"), (AUTHORIZATION, "Bearer t0ken")];
         assert_eq!(role(&closed, &headers(&twice)), None);
         let writing = sign_in(&format!("write = true\n{WITH_TOKEN}"));
-        let approver = Some((Role::Approver, Via::Bearer));
+        let approver = Some((Role::Approver, SignInMethod::Bearer));
         assert_eq!(role(&writing, &bearer("Bearer t0ken")), approver);
         let cookie = closed.log_in(&site("localhost"), "t0ken", HOME, NOW).unwrap();
-        assert_eq!(role(&closed, &with_cookie(&cookie)), Some((Role::Tester, Via::Token)));
+        assert_eq!(role(&closed, &with_cookie(&cookie)), Some((Role::Tester, SignInMethod::Token)));
         let both = [(AUTHORIZATION, "Bearer wrong"), (COOKIE, cookie.pair())];
         assert_eq!(role(&closed, &headers(&both)), None, "a wrong bearer does not fall back");
         let proxied = [(AUTHORIZATION, "Basic eDp5"), (COOKIE, cookie.pair())];
-        assert_eq!(role(&closed, &headers(&proxied)), Some((Role::Tester, Via::Token)));
+        assert_eq!(role(&closed, &headers(&proxied)), Some((Role::Tester, SignInMethod::Token)));
     }
 
     #[tokio::test]
@@ -457,7 +466,7 @@ mod tests {
         let at = |sign_in: &SignIn, secs| {
             sign_in.visitor(&here, &sent, UnixSeconds(NOW.0 + secs)).map(|visitor| visitor.via)
         };
-        assert_eq!(at(&before, 28_799), Some(Via::Token));
+        assert_eq!(at(&before, 28_799), Some(SignInMethod::Token));
         assert_eq!(at(&before, 28_800), None);
         assert!(before.visitor(&site("localhost"), &sent, NOW).is_none(), "the name has a prefix");
         let other = before.renew(&admin("token = { value = \"other\" }\n"), sealer());
@@ -495,10 +504,10 @@ mod tests {
     fn records_say_who_how_and_from_where() {
         let session = sign_in(WITH_TOKEN).begun(TOKEN.to_owned(), None, vec![], NOW);
         let text = |event: AuditEvent| format!("{event:?}").replace('\\', "");
-        let event = text(begun(&session, Via::Token, Role::Tester, HOME));
+        let event = text(begun(&session, SignInMethod::Token, Role::Tester, HOME));
         let members = r#""by":"token","via":"token","role":"tester","address":"127.0.0.1""#;
         assert!(event.contains(members), "{event}");
-        let event = text(failed(Via::Token, "wrong_token", None, HOME));
+        let event = text(failed(SignInMethod::Token, "wrong_token", None, HOME));
         assert!(event.contains(r#""via":"token","reason":"wrong_token""#), "{event}");
     }
 }

@@ -10,7 +10,7 @@ use domain::unix_time::UnixSeconds;
 
 /// How a visitor is known.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Via {
+pub(crate) enum SignInMethod {
     /// By the loopback address alone: no sign-in is configured.
     Local,
     /// By `admin.token`, or a token of `admin.tokens`, in the header `Authorization`.
@@ -33,13 +33,13 @@ pub(crate) struct Visitor {
     /// The groups of the person, of which those without a role may be missing ([`super::session`]).
     pub groups: Vec<String>,
     pub role: Role,
-    pub via: Via,
+    pub via: SignInMethod,
     /// End of the session; `None` without one.
     pub expires: Option<UnixSeconds>,
     /// Begin of the session.
     pub(super) began: Option<UnixSeconds>,
-    /// The session that forms are bound to; `None` for [`Via::Bearer`], which no browser sends by
-    /// itself.
+    /// The session that forms are bound to; `None` for [`SignInMethod::Bearer`], which no browser
+    /// sends by itself.
     pub(super) session: Option<SessionId>,
 }
 
@@ -49,7 +49,7 @@ pub(crate) const LOCAL: &str = "local";
 /// The id of everyone who has `admin.token`.
 pub(crate) const TOKEN: &str = "token";
 
-impl Via {
+impl SignInMethod {
     /// Returns the name of the way in records and documents.
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -69,7 +69,7 @@ impl Visitor {
             name: None,
             groups: Vec::new(),
             role,
-            via: Via::Local,
+            via: SignInMethod::Local,
             expires: None,
             began: None,
             session: Some(process),
@@ -83,7 +83,7 @@ impl Visitor {
             name: None,
             groups: Vec::new(),
             role,
-            via: Via::Bearer,
+            via: SignInMethod::Bearer,
             expires: None,
             began: None,
             session: None,
@@ -99,8 +99,10 @@ impl Visitor {
     /// The proof of the identity that takes a decision.
     pub(crate) fn proof(&self) -> ApproverProof {
         match self.via {
-            Via::Oidc => ApproverProof::SignIn,
-            Via::Bearer | Via::Token if self.id != TOKEN => ApproverProof::NamedToken,
+            SignInMethod::Oidc => ApproverProof::SignIn,
+            SignInMethod::Bearer | SignInMethod::Token if self.id != TOKEN => {
+                ApproverProof::NamedToken
+            }
             _ => ApproverProof::SharedToken,
         }
     }
@@ -126,14 +128,14 @@ impl Visitor {
     }
 
     /// Returns the text that the forms of this visitor carry in a hidden field, against requests
-    /// that other sites forge (CSRF); empty for [`Via::Bearer`]. Visible ASCII.
+    /// that other sites forge (CSRF); empty for [`SignInMethod::Bearer`]. Visible ASCII.
     pub(crate) fn csrf_token(&self) -> String {
         self.session.as_ref().map(SessionId::form_token).unwrap_or_default()
     }
 
     /// Returns whether a form with this text was made for this visitor. Always true for
-    /// [`Via::Bearer`]: a browser adds cookies to the requests of other sites, but no such header.
-    /// Takes the same time for all texts of one length.
+    /// [`SignInMethod::Bearer`]: a browser adds cookies to the requests of other sites, but no such
+    /// header. Takes the same time for all texts of one length.
     #[must_use]
     pub(crate) fn check_csrf(&self, sent: &str) -> bool {
         self.session.is_none() || bool::from(self.csrf_token().as_bytes().ct_eq(sent.as_bytes()))

@@ -18,7 +18,7 @@ use super::Approvals;
 use base::platform::wall_clock;
 use base::seal;
 use catalog::approval::ApprovalRow;
-use catalog::blocking::beside_calls;
+use catalog::blocking::run_blocking;
 use catalog::snapshot::Catalog;
 use catalog::status::waiting_sentence;
 use domain::approval::{Class, Reason};
@@ -78,7 +78,7 @@ impl Notifier {
         let client = self.client.as_ref()?;
         let catalog = approvals.router.catalog();
         let seen = catalog.clone();
-        let waiting = beside_calls(move || waiting(&seen)).await;
+        let waiting = run_blocking(move || waiting(&seen)).await;
         self.outbox.observe(waiting.clone(), Instant::now());
         let (due, upstream) = self.outbox.next()?;
         if due > Instant::now() {

@@ -4,7 +4,7 @@ use std::pin::Pin;
 
 /// Returns a large future on the heap, for an `await` that few calls reach: otherwise the outer
 /// future would have room for its kilobytes in every call.
-pub fn rare<F: Future>(future: F) -> Pin<Box<F>> {
+pub fn boxed<F: Future>(future: F) -> Pin<Box<F>> {
     Box::pin(future)
 }
 

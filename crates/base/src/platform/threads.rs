@@ -108,7 +108,7 @@ pub fn blocking<T: Send + 'static>(
 ///
 /// # Cancel safety
 /// Dropping the future does not end the computation.
-pub async fn beside_calls<T: Send + 'static>(compute: impl FnOnce() -> T + Send + 'static) -> T {
+pub async fn run_blocking<T: Send + 'static>(compute: impl FnOnce() -> T + Send + 'static) -> T {
     match blocking(compute).await {
         Ok(value) => value,
         Err(BlockingError::Panicked(panic)) => resume_unwind(panic),

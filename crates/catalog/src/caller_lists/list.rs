@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::presented::Presented;
-use crate::blocking::beside_calls;
+use crate::blocking::run_blocking;
 use crate::listed_item::ListedItem;
 use crate::segment::{Digest, Segment};
 use crate::skills::catalog::SkillGroup;
@@ -262,7 +262,7 @@ impl ListsOf {
         let caller = caller.clone();
         let compose = move || Composed::new((prompts, segments), (skills, groups), caller);
         let composed =
-            if elements <= COMPOSED_AT_ONCE { compose() } else { beside_calls(compose).await };
+            if elements <= COMPOSED_AT_ONCE { compose() } else { run_blocking(compose).await };
         let mut last = self.composed();
         // Another call has composed the same lists meanwhile. Views of an older content would never
         // be kept.

@@ -23,7 +23,7 @@ use crate::listed_item::ListedItem;
 use crate::snapshot::{Catalog, Incomplete, not_reported_yet};
 use crate::source::UpstreamSource;
 use crate::view_cache::{ViewCache, options};
-use base::platform::heap::rare;
+use base::platform::heap::boxed;
 use config::Config;
 use domain::call::{Call, NameKind};
 use domain::caller::{Caller, Principal};
@@ -370,7 +370,7 @@ impl CallerLists {
             Cause::Age | Cause::Change(_) => TokenAccess::Present,
         };
         let fetching = upstream.walk_as_caller(caller.caller(), access);
-        let fetched = self.shutdown.run_until_cancelled(rare(fetching)).await?;
+        let fetched = self.shutdown.run_until_cancelled(boxed(fetching)).await?;
         if let Err(Kind::NoToken { .. } | Kind::AuthFailed { .. }) = &fetched
             && matches!(access, TokenAccess::Present)
         {

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use tracing::debug;
 
 use crate::approval::PromptApproval;
-use crate::blocking::{MERGED_AT_ONCE, beside_calls};
+use crate::blocking::{MERGED_AT_ONCE, run_blocking};
 use crate::effective::{Effective, KnownTexts, Maker};
 use crate::segment::{Segment, SegmentWriter};
 use crate::skills::catalog::{SkillGroup, SkillSource};
-use crate::skills::prompts::{PromptSource, SkillPrompts};
+use crate::skills::prompts::{SkillPrompts, UpstreamPrompts};
 use crate::source::{UpstreamSource, composed};
 use domain::fault::UpstreamFaultKind as Kind;
 use domain::merge;
@@ -38,7 +38,7 @@ impl Presented {
     ) -> Self {
         let are_few = listed.prompts.len() + listed.skills.len() <= MERGED_AT_ONCE;
         let merge = move || Self::merge(&source, &naming, &listed);
-        if are_few { merge() } else { beside_calls(merge).await }
+        if are_few { merge() } else { run_blocking(merge).await }
     }
 
     fn merge(source: &UpstreamSource, naming: &Naming, listed: &PromptList) -> Self {
@@ -52,7 +52,7 @@ impl Presented {
         let (skills, mut left_out) = SkillGroup::merge(&[offered_skills], &HashSet::new());
         let (of_skills, unnamed) = SkillPrompts::of(
             &skills,
-            &[PromptSource {
+            &[UpstreamPrompts {
                 upstream: &source.id,
                 prompts,
                 offered: &listed.prompts,

@@ -12,7 +12,7 @@ use tokio_util::sync::DropGuard;
 
 use super::list::ListsOf;
 use super::{CallerLists, Cause, Place};
-use crate::blocking::beside_calls;
+use crate::blocking::run_blocking;
 use crate::segment::Digest;
 use crate::view_cache::{DECIDED_AT_ONCE, ViewCache};
 use domain::backoff::Backoff;
@@ -150,7 +150,7 @@ impl Watching {
             owned.visible_digest(|segment| deciding.visible(caller.caller(), &endpoint, segment))
         };
         let are_few = lists.len() <= DECIDED_AT_ONCE;
-        let digest = if are_few { decide() } else { beside_calls(decide).await };
+        let digest = if are_few { decide() } else { run_blocking(decide).await };
         self.seen =
             Some(SeenLists { digest, lists: Arc::downgrade(&lists), views: Arc::downgrade(views) });
         (digest, is_learned)

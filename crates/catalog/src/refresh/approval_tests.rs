@@ -12,7 +12,7 @@ use super::*;
 use crate::approval::ApprovalSettings;
 use crate::effective::TextsOf;
 use base::seal;
-use config::lock::{Lock, LockStore, Object, Objects};
+use config::lock::{Lock, LockFile, Object, Objects};
 use domain::approval::{
     ApprovalKind, ApprovalState, Attribution, NO_ARGUMENTS, OfferedText, Version,
 };
@@ -25,7 +25,7 @@ use upstream::driver::DriverId;
 struct World {
     refresh: Option<Refresh>,
     driver: DriverId,
-    store: LockStore,
+    store: LockFile,
     _folder: TempDir,
 }
 
@@ -58,7 +58,7 @@ fn version(prompt: &Prompt, text: &str) -> Version {
 impl World {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let store = LockStore::at(folder.path().join("promptgate.lock"));
+        let store = LockFile::at(folder.path().join("promptgate.lock"));
         let driver = DriverId::fresh();
         let mut world = Self { refresh: None, driver, store, _folder: folder };
         let naming = Naming::new(DEFAULT_SEPARATOR, 128);

@@ -15,7 +15,7 @@ use crate::listed_item::ListedItem;
 use crate::segment::{Segment, SegmentWriter};
 use crate::skills::catalog::{SkillGroup, SkillSource};
 use crate::skills::of_prompts::{self, ServedPrompt};
-use crate::skills::prompts::{PromptSource, SkillPrompts};
+use crate::skills::prompts::{SkillPrompts, UpstreamPrompts};
 use crate::snapshot::{
     CatalogContent, LeftOut, LeftOutBy, LookAlike, ShownPrompt, SkillCatalog, next_number,
 };
@@ -274,7 +274,7 @@ impl Refresh {
     ) -> (Vec<SkillPrompts>, Vec<LeftOut>) {
         let sources: Vec<_> = members
             .iter()
-            .map(|known| PromptSource {
+            .map(|known| UpstreamPrompts {
                 upstream: &known.source.id,
                 prompts: self.prompts(known),
                 offered: known.list.as_ref().map_or(&[], |(walked, _)| &walked.listed.prompts),

@@ -18,7 +18,7 @@ use merging::Groups;
 use crate::announce::announcement_debounce::Debounce;
 use crate::announce::{Announcer, PromptTransition, Redefined};
 use crate::approval::ApprovalRow;
-use crate::blocking::{MERGED_AT_ONCE, beside_calls};
+use crate::blocking::{MERGED_AT_ONCE, run_blocking};
 use crate::caller_lists::CallerLists;
 use crate::effective::{Effective, KnownTexts, Maker, TextReport};
 use crate::snapshot::{
@@ -135,7 +135,7 @@ impl Refresh {
         let mut held = None::<oneshot::Receiver<()>>;
         if self.upstreams.iter().any(|known| known.source.approvals.mode != Mode::Off) {
             // Approved snapshots, before any upstream has reported.
-            self = beside_calls(move || self.with_effective_lists()).await;
+            self = run_blocking(move || self.with_effective_lists()).await;
         }
         announce.observe(&self.snapshot(), Instant::now()).await;
         loop {
@@ -161,7 +161,7 @@ impl Refresh {
                 }
                 () = sleep_until(deadline), if waiting => {
                     waiting = false;
-                    self = beside_calls(move || self.without_waiting()).await;
+                    self = run_blocking(move || self.without_waiting()).await;
                 }
                 Some(report) = inputs.reports.recv() => {
                     let mut waiting = vec![report];
@@ -175,7 +175,7 @@ impl Refresh {
                     while let Ok(texts) = inputs.texts.try_recv() {
                         waiting.extend(texts);
                     }
-                    self = beside_calls(move || self.record_probe_results(waiting)).await;
+                    self = run_blocking(move || self.record_probe_results(waiting)).await;
                 }
                 Some(renewal) = inputs.renewals.recv() => {
                     // Calls of the edition before must not wait for a snapshot that will never
@@ -206,7 +206,7 @@ impl Refresh {
                     held = Some(serves);
                     done = Some(ready);
                     self.naming = naming;
-                    self = beside_calls(move || self.renewed(sources)).await;
+                    self = run_blocking(move || self.renewed(sources)).await;
                 }
             }
             announce.record(&std::mem::take(&mut self.redefined));
@@ -344,7 +344,7 @@ impl Refresh {
             self.take(reports, now);
             return self;
         }
-        beside_calls(move || {
+        run_blocking(move || {
             self.take(reports, now);
             self
         })
@@ -567,7 +567,7 @@ mod tests {
 
     use super::*;
     use crate::approval::ApprovalSettings;
-    use config::lock::LockStore;
+    use config::lock::LockFile;
     use domain::json::Json;
     use domain::name::Prefix;
     use library::prompt_list::PromptList;
@@ -587,7 +587,7 @@ mod tests {
             approvals: ApprovalSettings {
                 mode: Mode::Off,
                 lock: Arc::default(),
-                store: Arc::new(LockStore::at("promptgate.lock".into())),
+                store: Arc::new(LockFile::at("promptgate.lock".into())),
                 snapshot: false,
             },
             skills_as_prompts: false,

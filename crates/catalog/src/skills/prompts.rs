@@ -15,7 +15,7 @@ use domain::prompt::Prompt;
 use domain::skill_prompt::prompt_of;
 
 /// The prompts of one upstream of a group, and whether its skills are prompts, too.
-pub struct PromptSource<'a> {
+pub struct UpstreamPrompts<'a> {
     pub upstream: &'a UpstreamId,
     /// The served prompts.
     pub prompts: &'a [Prompt],
@@ -44,7 +44,7 @@ impl SkillPrompts {
     /// prompts would share a name with another prompt.
     pub(crate) fn of(
         group: &SkillGroup,
-        sources: &[PromptSource<'_>],
+        sources: &[UpstreamPrompts<'_>],
     ) -> (Vec<Self>, Vec<LeftOut>) {
         let mut all: Vec<Self> = sources.iter().map(|_| Self::default()).collect();
         let mut left_out = Vec::new();
@@ -54,7 +54,7 @@ impl SkillPrompts {
         let bridged = || {
             let source = |item: &ListedItem| {
                 let is_own =
-                    |s: &PromptSource<'_>| s.skills_as_prompts && *s.upstream == item.upstream;
+                    |s: &UpstreamPrompts<'_>| s.skills_as_prompts && *s.upstream == item.upstream;
                 sources.iter().position(is_own)
             };
             group.served().filter_map(move |(item, listed)| Some((source(item)?, item, listed)))

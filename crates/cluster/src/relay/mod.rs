@@ -147,7 +147,7 @@ impl Relay {
     ///
     /// # Errors
     /// The message was not delivered, or its delivery was not acknowledged.
-    pub async fn hand_over(
+    pub async fn deliver(
         &self,
         holder: &Holder,
         to: ReplicaId,
@@ -160,7 +160,7 @@ impl Relay {
     /// have answered.
     ///
     /// # Errors
-    /// As [`Relay::hand_over`].
+    /// As [`Relay::deliver`].
     pub async fn send_to_all(
         &self,
         holder: &Holder,

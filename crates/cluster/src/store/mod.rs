@@ -21,7 +21,7 @@ pub(super) use push::Push;
 use push::PushSender;
 
 /// The store, as this replica sees it.
-pub(super) struct Store {
+pub(super) struct RedisBackend {
     config: config::Cluster,
     connector: StoreConnector,
     /// `None` while the circuit breaker is open.
@@ -39,7 +39,7 @@ pub struct StoreUnavailable;
 /// once.
 const TIMEOUTS: u32 = 3;
 
-impl Store {
+impl RedisBackend {
     /// Returns the store, and the messages of channels.
     pub(super) fn new(
         config: config::Cluster,
@@ -81,7 +81,7 @@ impl Store {
     }
 
     /// Finds the store, connects to it, and subscribes to `channels`. The connection is not used
-    /// before [`Store::adopt`].
+    /// before [`RedisBackend::adopt`].
     pub(super) async fn open(&self, channels: &[String]) -> Result<Candidate, String> {
         let key = self.key("");
         let located = locate::locate(&self.connector, &self.config, &key, &self.pushes).await;

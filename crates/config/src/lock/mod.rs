@@ -3,7 +3,7 @@
 
 mod store;
 
-pub use store::{LockStore, Object, ObjectError, ObjectKind, Objects, StoreError, patch};
+pub use store::{LockError, LockFile, Object, ObjectError, ObjectKind, Objects, patch};
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

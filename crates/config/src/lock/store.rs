@@ -26,7 +26,7 @@ use domain::json::write_str;
 
 /// A lock file and its objects.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct LockStore {
+pub struct LockFile {
     lock: PathBuf,
     objects: PathBuf,
 }
@@ -125,7 +125,7 @@ fn file_json(bytes: &[u8]) -> String {
 
 /// Why a lock file was not replaced.
 #[derive(Debug, thiserror::Error)]
-pub enum StoreError {
+pub enum LockError {
     #[error("{file}: {why}", file = .path.display())]
     Broken { path: PathBuf, why: String },
     #[error("{file} has changed meanwhile; look at it, and try again", file = .0.display())]
@@ -156,7 +156,7 @@ const WRITER: &str = ".writer";
 /// The time for another writer to finish. A writer writes a few files.
 const WRITER_TIMEOUT: Duration = Duration::from_secs(10);
 
-impl LockStore {
+impl LockFile {
     /// The lock file at a path, and the objects in the folder with the same name and `.d`.
     pub fn at(lock: PathBuf) -> Self {
         let mut objects = lock.clone().into_os_string();
@@ -172,19 +172,19 @@ impl LockStore {
     /// Reads the lock file.
     ///
     /// # Errors
-    /// As [`LockStore::parse`].
-    pub fn read(&self) -> Result<Lock, StoreError> {
+    /// As [`LockFile::parse`].
+    pub fn read(&self) -> Result<Lock, LockError> {
         self.parse(disk::read_to_string(&self.lock))
     }
 
     /// Returns the content of the lock file, as it was read; a file that does not exist approves
     /// nothing.
-    pub(crate) fn parse(&self, read: io::Result<String>) -> Result<Lock, StoreError> {
-        let broken = |why| StoreError::Broken { path: self.lock.clone(), why };
+    pub(crate) fn parse(&self, read: io::Result<String>) -> Result<Lock, LockError> {
+        let broken = |why| LockError::Broken { path: self.lock.clone(), why };
         match read {
             Ok(text) => Lock::parse(&text).map_err(broken),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Lock::none()),
-            Err(error) => Err(StoreError::Io { path: self.lock.clone(), error }),
+            Err(error) => Err(LockError::Io { path: self.lock.clone(), error }),
         }
     }
 
@@ -204,7 +204,7 @@ impl LockStore {
     /// Reads a file of a skill, and checks its digest.
     ///
     /// # Errors
-    /// As [`LockStore::object`].
+    /// As [`LockFile::object`].
     pub fn file(&self, digest: &DigestText) -> Result<Vec<u8>, ObjectError> {
         self.read_content(digest, ObjectKind::File)
     }
@@ -247,18 +247,13 @@ impl LockStore {
     /// Replaces the lock file if its digest is still `before`. Returns the new lock. Blocks.
     ///
     /// # Errors
-    /// [`StoreError::Conflict`] if the digest differs, [`StoreError::ReadOnly`] if the files cannot
+    /// [`LockError::Conflict`] if the digest differs, [`LockError::ReadOnly`] if the files cannot
     /// be written; the files are unchanged then.
-    pub fn replace(
-        &self,
-        before: &str,
-        lock: &Lock,
-        objects: &Objects,
-    ) -> Result<Lock, StoreError> {
+    pub fn replace(&self, before: &str, lock: &Lock, objects: &Objects) -> Result<Lock, LockError> {
         // The lock is released when the file is closed, also by a crash.
         let _writer = self.hold_writer()?;
         if self.digest()? != before {
-            return Err(StoreError::Conflict(self.lock.clone()));
+            return Err(LockError::Conflict(self.lock.clone()));
         }
         let replaced = self.read()?;
         self.write_objects(objects)?;
@@ -273,45 +268,45 @@ impl LockStore {
     /// Unneeded objects stay. Blocks.
     ///
     /// # Errors
-    /// [`StoreError::Broken`] if the lock file has a mistake other than its digest; or it cannot be
+    /// [`LockError::Broken`] if the lock file has a mistake other than its digest; or it cannot be
     /// written.
-    pub fn rewrite(&self) -> Result<Lock, StoreError> {
+    pub fn rewrite(&self) -> Result<Lock, LockError> {
         let _writer = self.hold_writer()?;
         let path = || self.lock.clone();
         let text = disk::read_to_string(&self.lock)
-            .map_err(|error| StoreError::Io { path: path(), error })?;
+            .map_err(|error| LockError::Io { path: path(), error })?;
         let entries = Lock::parse_entries(&text);
-        let (lock, _) = entries.map_err(|why| StoreError::Broken { path: path(), why })?;
+        let (lock, _) = entries.map_err(|why| LockError::Broken { path: path(), why })?;
         self.swap(&lock)?;
         self.read()
     }
 
     /// Keeps other writers out until the file is dropped.
-    fn hold_writer(&self) -> Result<File, StoreError> {
+    fn hold_writer(&self) -> Result<File, LockError> {
         self.hold_writer_within(WRITER_TIMEOUT)
     }
 
-    fn hold_writer_within(&self, patience: Duration) -> Result<File, StoreError> {
+    fn hold_writer_within(&self, patience: Duration) -> Result<File, LockError> {
         disk::create_dir_all(&self.objects, Readers::Usual)
             .map_err(|error| self.unwritable(error))?;
         let file = lockable(&self.objects).map_err(|error| self.unwritable(error))?;
         let path = || self.objects.clone();
         durable_file::lock(&file, patience).map_err(|error| match error.kind() {
-            io::ErrorKind::WouldBlock => StoreError::Busy(path()),
-            _ => StoreError::Io { path: path(), error },
+            io::ErrorKind::WouldBlock => LockError::Busy(path()),
+            _ => LockError::Io { path: path(), error },
         })?;
         Ok(file)
     }
 
-    fn digest(&self) -> Result<String, StoreError> {
+    fn digest(&self) -> Result<String, LockError> {
         match disk::read_to_string(&self.lock) {
             Ok(text) => Ok(seal::sha256_text(text.as_bytes())),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(NO_FILE.to_owned()),
-            Err(error) => Err(StoreError::Io { path: self.lock.clone(), error }),
+            Err(error) => Err(LockError::Io { path: self.lock.clone(), error }),
         }
     }
 
-    fn write_objects(&self, objects: &Objects) -> Result<(), StoreError> {
+    fn write_objects(&self, objects: &Objects) -> Result<(), LockError> {
         for (digest, object) in objects {
             if !self.has_object(digest, object.kind()) {
                 let path = self.objects.join(file_name(digest, object.kind()));
@@ -326,7 +321,7 @@ impl LockStore {
         self.read_object(digest, kind).is_ok()
     }
 
-    fn swap(&self, lock: &Lock) -> Result<(), StoreError> {
+    fn swap(&self, lock: &Lock) -> Result<(), LockError> {
         // The file that links lead to is replaced, not the link.
         let target = disk::canonicalize(&self.lock).unwrap_or_else(|_| self.lock.clone());
         let written = durable_file::replace(&target, lock.to_text(), Readers::Usual);
@@ -347,13 +342,13 @@ impl LockStore {
         Ok(())
     }
 
-    fn unwritable(&self, error: io::Error) -> StoreError {
+    fn unwritable(&self, error: io::Error) -> LockError {
         let path = self.lock.clone();
         match error.kind() {
             io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
-                StoreError::ReadOnly { path, error }
+                LockError::ReadOnly { path, error }
             }
-            _ => StoreError::Io { path, error },
+            _ => LockError::Io { path, error },
         }
     }
 }
@@ -394,7 +389,7 @@ fn is_object(name: &str) -> bool {
 
 /// Returns a change as a patch that `patch -p1` and `git apply` understand, from the folder of the
 /// lock file; `None` if a file of a skill is not text.
-pub fn patch(store: &LockStore, before: &Lock, after: &Lock, objects: &Objects) -> Option<String> {
+pub fn patch(store: &LockFile, before: &Lock, after: &Lock, objects: &Objects) -> Option<String> {
     let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let lock = name(&store.lock);
     let folder = name(&store.objects);
@@ -448,7 +443,7 @@ mod tests {
         (lock, Objects::from([(digest(text), Object::Json(text.to_owned()))]))
     }
 
-    fn objects(store: &LockStore) -> Vec<String> {
+    fn objects(store: &LockFile) -> Vec<String> {
         let entries = fs::read_dir(&store.objects).unwrap();
         let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
         let mut names: Vec<_> = names.filter(|name| name != WRITER).collect();
@@ -460,7 +455,7 @@ mod tests {
     fn a_change_that_stops_at_any_step_leaves_the_old_lock_or_the_new_one_with_its_objects() {
         for steps in 0..=3 {
             let folder = tempfile::tempdir().unwrap();
-            let store = LockStore::at(folder.path().join("promptgate.lock"));
+            let store = LockFile::at(folder.path().join("promptgate.lock"));
             let (first, its_objects) = approving(&Lock::none(), "\"one\"");
             store.replace(NO_FILE, &first, &its_objects).unwrap();
             let (second, its_objects) = approving(&first, "\"two\"");
@@ -495,7 +490,7 @@ mod tests {
     #[test]
     fn objects_of_the_lock_before_stay_until_the_next_change() {
         let folder = tempfile::tempdir().unwrap();
-        let store = LockStore::at(folder.path().join("promptgate.lock"));
+        let store = LockFile::at(folder.path().join("promptgate.lock"));
         let mut held = Lock::none();
         for text in ["\"one\"", "\"two\"", "\"three\""] {
             let (lock, its_objects) = approving(&held, text);
@@ -512,11 +507,11 @@ mod tests {
     #[test]
     fn a_lock_that_has_changed_is_not_replaced() {
         let folder = tempfile::tempdir().unwrap();
-        let store = LockStore::at(folder.path().join("promptgate.lock"));
+        let store = LockFile::at(folder.path().join("promptgate.lock"));
         let (lock, its_objects) = approving(&Lock::none(), "\"one\"");
         assert!(matches!(
             store.replace("sha256:other", &lock, &its_objects),
-            Err(StoreError::Conflict(_))
+            Err(LockError::Conflict(_))
         ));
         assert_eq!((store.read().unwrap(), objects(&store).len()), (Lock::none(), 0));
         store.replace(NO_FILE, &lock, &its_objects).unwrap();
@@ -526,7 +521,7 @@ mod tests {
     #[test]
     fn a_lock_that_was_reviewed_gets_its_digest_and_keeps_its_objects() {
         let folder = tempfile::tempdir().unwrap();
-        let store = LockStore::at(folder.path().join("promptgate.lock"));
+        let store = LockFile::at(folder.path().join("promptgate.lock"));
         let (lock, its_objects) = approving(&Lock::none(), "\"one\"");
         let known = store.replace(NO_FILE, &lock, &its_objects).unwrap();
         let text = fs::read_to_string(store.path()).unwrap();
@@ -541,13 +536,13 @@ mod tests {
         assert_eq!(store.rewrite().unwrap(), known);
         assert_eq!(objects(&store), [file_name(&digest("\"one\""), ObjectKind::Json)]);
         fs::write(store.path(), text + "<<<<<<< ours\n").unwrap();
-        assert!(matches!(store.rewrite(), Err(StoreError::Broken { .. })));
+        assert!(matches!(store.rewrite(), Err(LockError::Broken { .. })));
     }
 
     #[test]
     fn of_two_writers_who_read_the_same_lock_one_wins() {
         let folder = tempfile::tempdir().unwrap();
-        let store = LockStore::at(folder.path().join("promptgate.lock"));
+        let store = LockFile::at(folder.path().join("promptgate.lock"));
         let texts = ["\"one\"", "\"two\"", "\"three\"", "\"four\""];
         let outcomes: Vec<bool> = std::thread::scope(|scope| {
             let writers = texts.map(|text| {
@@ -570,7 +565,7 @@ mod tests {
         use std::os::unix::fs::PermissionsExt;
 
         let folder = tempfile::tempdir().unwrap();
-        let store = LockStore::at(folder.path().join("promptgate.lock"));
+        let store = LockFile::at(folder.path().join("promptgate.lock"));
         let (lock, its_objects) = approving(&Lock::none(), "\"one\"");
         fs::create_dir(&store.objects).unwrap();
         let set = |path: &Path, mode| {
@@ -581,7 +576,7 @@ mod tests {
             let writer = store.hold_writer().unwrap();
             let path = store.objects.join(WRITER);
             assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, expected);
-            assert!(matches!(store.hold_writer_within(Duration::ZERO), Err(StoreError::Busy(_))));
+            assert!(matches!(store.hold_writer_within(Duration::ZERO), Err(LockError::Busy(_))));
             drop(writer);
             // As version control makes it.
             set(&path, 0o644);
@@ -603,7 +598,7 @@ mod tests {
         fs::set_permissions(&shared, fs::Permissions::from_mode(0o640)).unwrap();
         let link = folder.path().join("promptgate.lock");
         std::os::unix::fs::symlink("shared.lock", &link).unwrap();
-        let store = LockStore::at(link.clone());
+        let store = LockFile::at(link.clone());
         let (lock, its_objects) = approving(&Lock::none(), "\"one\"");
         let before = store.read().unwrap();
         let after = store.replace(&before.digest, &lock, &its_objects).unwrap();
@@ -616,7 +611,7 @@ mod tests {
     #[test]
     fn objects_are_checked_against_their_names() {
         let folder = tempfile::tempdir().unwrap();
-        let store = LockStore::at(folder.path().join("promptgate.lock"));
+        let store = LockFile::at(folder.path().join("promptgate.lock"));
         let (lock, its_objects) = approving(&Lock::none(), "\"one\"");
         store.replace(NO_FILE, &lock, &its_objects).unwrap();
         let name = digest("\"one\"");
@@ -656,7 +651,7 @@ mod tests {
     #[test]
     fn files_of_skills_are_kept_byte_for_byte_beside_prompts_of_the_same_name() {
         let folder = tempfile::tempdir().unwrap();
-        let store = LockStore::at(folder.path().join("promptgate.lock"));
+        let store = LockFile::at(folder.path().join("promptgate.lock"));
         let (prompt, its_objects) = approving(&Lock::none(), "\"one\"");
         let before = store.replace(NO_FILE, &prompt, &its_objects).unwrap();
         let files: [(&str, &[u8]); 3] =
@@ -685,11 +680,11 @@ mod tests {
     }
 
     /// A store with a copy of a lock file of this version.
-    fn copy_of(format: &str) -> (tempfile::TempDir, LockStore) {
+    fn copy_of(format: &str) -> (tempfile::TempDir, LockFile) {
         let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/formats").join(format);
         let folder = tempfile::tempdir().unwrap();
-        let store = LockStore::at(folder.path().join("promptgate.lock"));
-        let old = LockStore::at(from.join("promptgate.lock"));
+        let store = LockFile::at(folder.path().join("promptgate.lock"));
+        let old = LockFile::at(from.join("promptgate.lock"));
         fs::create_dir(&store.objects).unwrap();
         fs::copy(&old.lock, &store.lock).unwrap();
         for name in objects(&old) {
@@ -722,7 +717,7 @@ mod tests {
         use std::process::{Command, Stdio};
 
         let folder = tempfile::tempdir().unwrap();
-        let store = LockStore::at(folder.path().join("promptgate.lock"));
+        let store = LockFile::at(folder.path().join("promptgate.lock"));
         let (first, its_objects) = approving(&Lock::none(), "{\"name\":\"one\"}");
         for (before, after, objects) in [(Lock::none(), first.clone(), its_objects), {
             let read = Lock::parse(&first.to_text()).unwrap();

@@ -68,7 +68,7 @@ pub enum Transport {
     Library(Library),
     /// Markdown files in a git repository.
     Git(Git),
-    Store(Store),
+    Store(PromptStore),
     Stdio(Stdio),
 }
 
@@ -83,7 +83,7 @@ pub struct Library {
 
 /// A prompt store, whose prompts are served like those of a library.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Store {
+pub struct PromptStore {
     pub kind: StoreKind,
     pub http: Http,
     /// The label, alias or tag whose versions are served.
@@ -275,7 +275,9 @@ impl UpstreamSettings {
     /// text: each as a whole, and without an authentication scheme before it.
     pub fn secrets(&self) -> Vec<String> {
         let values: Vec<&Secret> = match &self.transport {
-            Transport::Http(http) | Transport::Sse(http) | Transport::Store(Store { http, .. }) => {
+            Transport::Http(http)
+            | Transport::Sse(http)
+            | Transport::Store(PromptStore { http, .. }) => {
                 let headers = http.headers.iter().map(|(_, value)| value);
                 headers.chain(http.credentials.secrets()).collect()
             }
@@ -590,7 +592,7 @@ fn store(section: &mut Section<'_>, kind: StoreKind) -> Option<Transport> {
         let rule = "must be the address before `/api` or `/v1`, such as \"http://127.0.0.1:5000\"";
         section.mistake("url", rule);
     }
-    Some(Transport::Store(Store {
+    Some(Transport::Store(PromptStore {
         kind,
         http,
         label,

@@ -23,7 +23,7 @@ use policy::Gate;
 use upstream::passthrough_signals::PassthroughLists;
 
 /// The endpoints of one configuration.
-pub(super) struct Endpoints {
+pub(super) struct MethodTable {
     pub gate: Arc<Gate>,
     pub router: Arc<Router>,
     pub identity: Arc<ServerIdentity>,
@@ -35,7 +35,7 @@ pub(super) struct Endpoints {
     pub shared: Arc<SessionSharedState>,
 }
 
-impl Endpoints {
+impl MethodTable {
     /// Returns the methods and lists of an endpoint.
     pub(super) fn served<'a>(&'a self, endpoint: &'a str) -> ServedMethods<'a> {
         let exposure = self.router.exposure(endpoint);

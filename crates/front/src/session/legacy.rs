@@ -10,7 +10,7 @@ use tracing::debug;
 use super::call::server_requests::PendingServerRequests;
 use super::connection::ClientConnection;
 use super::dialect::{Dialect, result_message};
-use super::endpoints::Endpoints;
+use super::endpoints::MethodTable;
 use super::headers::{Headers, is_modern_version};
 use super::message::{InboundMessage, MessageFault, ReplyContext};
 use super::notify::notifications::{EventIds, NotificationStream, Subscriber};
@@ -34,7 +34,7 @@ use upstream::passthrough_signals::PassthroughLists;
 
 /// The sessions of legacy clients: sealed tokens, of which only terminated ones are remembered.
 pub struct LegacySessions {
-    pub(super) endpoints: Arc<Endpoints>,
+    pub(super) endpoints: Arc<MethodTable>,
     pub(super) tokens: TokenOpener,
     pub(super) sealer: Arc<Sealer>,
     /// `server.limits.session_lifetime`
@@ -375,7 +375,7 @@ impl LegacySessions {
         let Some(id) = inbound.cancelled_request() else {
             return Ok(());
         };
-        let Endpoints { gate, shared, .. } = &*self.endpoints;
+        let MethodTable { gate, shared, .. } = &*self.endpoints;
         let is_here = shared.in_flight.cancel(session, id.clone());
         match inbound.context.transport {
             TransportContext::Http(_) if !is_here => match &shared.cluster {

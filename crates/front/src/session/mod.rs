@@ -35,7 +35,7 @@ use domain::fair_share::{Holder, Share};
 use domain::json::Json;
 use domain::jsonrpc::{Frame, Id};
 use domain::log_level::LogLevel;
-use endpoints::Endpoints;
+use endpoints::MethodTable;
 use notify::streams::NewestStreams;
 use notify::terminated::TerminatedSessions;
 use policy::Gate;
@@ -55,7 +55,7 @@ pub(crate) use relay::fault as relay_fault;
 /// The session layer of one configuration. Serves clients of all revisions.
 pub struct Sessions {
     gate: Arc<Gate>,
-    endpoints: Arc<Endpoints>,
+    endpoints: Arc<MethodTable>,
     legacy: LegacySessions,
     calls: Calls,
     shared: Arc<SessionSharedState>,
@@ -162,7 +162,7 @@ impl Sessions {
         shared.terminated.resize(server.limits.terminated_sessions, server.limits.share);
         let identity = ServerIdentity::new(&server.name, server.instructions.as_deref());
         let identity = Arc::new(identity);
-        let endpoints = Arc::new(Endpoints {
+        let endpoints = Arc::new(MethodTable {
             gate: gate.clone(),
             router: router.clone(),
             identity: identity.clone(),

@@ -2,7 +2,7 @@
 //! it in headers over HTTP.
 
 use super::dialect::{Dialect, result_message};
-use super::endpoints::Endpoints;
+use super::endpoints::MethodTable;
 use super::headers::{Field, Headers};
 use super::message::{InboundMessage, MessageFault, ReplyContext};
 use super::notify::notifications::{NotificationStream, Subscriber};
@@ -23,7 +23,7 @@ use upstream::passthrough_signals::PassthroughLists;
 
 /// Reads one message of a modern client.
 pub(super) fn modern(
-    endpoints: &Endpoints,
+    endpoints: &MethodTable,
     inbound: &InboundMessage<'_>,
     id: Option<Id>,
 ) -> Result<Dispatch, MessageFault> {
@@ -67,7 +67,7 @@ pub(super) fn modern(
 /// Opens a subscription to the requested notifications, as far as the gateway has them
 /// (MCP 2026-07-28, subscriptions).
 fn listen(
-    endpoints: &Endpoints,
+    endpoints: &MethodTable,
     inbound: &InboundMessage<'_>,
     id: Id,
     dialect: Dialect,

@@ -12,7 +12,7 @@ use super::message::{InboundMessage, MessageFault};
 use super::modern::{is_modern, modern};
 use super::tools::is_tool_result;
 use super::{Dispatch, MAX_DEPTH, MessageRefusal, RequestContext, Sessions, TransportContext};
-use base::platform::heap::rare;
+use base::platform::heap::boxed;
 use domain::call::ForwardedMeta;
 use domain::fault::{Fault, RequestFault};
 use domain::json::{self, Json, JsonKind, Outline};
@@ -47,7 +47,7 @@ impl Sessions {
             .and_then(|text| Json::parse_outlined(text, MAX_DEPTH, &mut outline))
             .map_err(|error| refuse(error.into()))?;
         match message.kind() {
-            JsonKind::Array => rare(self.read_batch(message, context)).await,
+            JsonKind::Array => boxed(self.read_batch(message, context)).await,
             _ => self.read_message(message, context).await,
         }
     }
@@ -126,7 +126,7 @@ impl Sessions {
         if method == DISCOVER {
             // Whether there are skills is unknown before the first lists.
             let settled = Instant::now() + LISTS_AWAITED;
-            rare(self.endpoints.router.lists().settled(settled)).await;
+            boxed(self.endpoints.router.lists().settled(settled)).await;
         }
         let inbound = InboundMessage { context, method, params };
         let dispatch = match era(context.transport, method, params) {

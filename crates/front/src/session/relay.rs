@@ -26,7 +26,7 @@ pub(super) async fn hand_response_over(
     let message = RelayMessage::Response { session: *session.as_bytes(), body };
     let holder = Holder::of(context.caller, context.address);
     // `NotFound` is no error: the call that waited for the response has ended.
-    cluster.relay().hand_over(&holder, sender, message).await.map(drop).map_err(|e| fault(e).into())
+    cluster.relay().deliver(&holder, sender, message).await.map(drop).map_err(|e| fault(e).into())
 }
 
 /// Cancels a call that another replica may have.

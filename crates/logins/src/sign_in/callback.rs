@@ -32,11 +32,11 @@ pub struct Callback {
 pub struct Arrival {
     /// The query of the address.
     pub query: String,
-    answer: oneshot::Sender<(StatusCode, Page)>,
+    answer: oneshot::Sender<(StatusCode, CallbackPage)>,
 }
 
 /// The page that the browser shows. Both members are texts of the gateway.
-struct Page {
+struct CallbackPage {
     title: &'static str,
     text: String,
 }
@@ -45,13 +45,15 @@ impl Arrival {
     /// Shows that the sign-in has succeeded.
     pub fn succeed(self, upstream: &str) {
         let text = format!("The gateway may now use {upstream}. You can close this page.");
-        let _ = self.answer.send((StatusCode::OK, Page { title: "Signed in", text }));
+        let _ = self.answer.send((StatusCode::OK, CallbackPage { title: "Signed in", text }));
     }
 
     /// Shows why the sign-in has failed.
     pub fn refuse(self, why: &str) {
         let text = format!("{why}. The terminal in which you began says more.");
-        let _ = self.answer.send((StatusCode::BAD_REQUEST, Page { title: "Not signed in", text }));
+        let _ = self
+            .answer
+            .send((StatusCode::BAD_REQUEST, CallbackPage { title: "Not signed in", text }));
     }
 }
 
@@ -101,20 +103,20 @@ async fn answer(
     let is_here = host.is_some_and(|host| host == address.to_string());
     if !is_here || request.method() != Method::GET || request.uri().path() != PATH {
         let text = "There is nothing here.".to_owned();
-        return Ok(page(StatusCode::NOT_FOUND, &Page { title: "Not found", text }));
+        return Ok(page(StatusCode::NOT_FOUND, &CallbackPage { title: "Not found", text }));
     }
     let (answer, answered) = oneshot::channel();
     let query = request.uri().query().unwrap_or_default().to_owned();
     let _ = arrivals.send(Arrival { query, answer }).await;
     let over = || {
         let text = "The sign-in is over.".to_owned();
-        (StatusCode::GONE, Page { title: "Not signed in", text })
+        (StatusCode::GONE, CallbackPage { title: "Not signed in", text })
     };
     let (status, shown) = answered.await.unwrap_or_else(|_| over());
     Ok(page(status, &shown))
 }
 
-fn page(status: StatusCode, Page { title, text }: &Page) -> Response<Full<Bytes>> {
+fn page(status: StatusCode, CallbackPage { title, text }: &CallbackPage) -> Response<Full<Bytes>> {
     let text = text.replace('&', "&amp;").replace('<', "&lt;");
     let html = format!(
         "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>{title} · promptgate</title>\

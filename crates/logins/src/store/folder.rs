@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use tracing::warn;
 
-use super::StoreError;
+use super::LoginStoreError;
 use base::platform::disk::{self, File, OpenOptions, Readers};
 use config::durable_file;
 
@@ -23,29 +23,29 @@ impl Folder {
     }
 
     /// Reads the sealed text of an upstream's file; `None` if there is none.
-    pub(super) fn read(&self, upstream: &str) -> Result<Option<String>, StoreError> {
+    pub(super) fn read(&self, upstream: &str) -> Result<Option<String>, LoginStoreError> {
         let path = self.path(upstream);
         match disk::read_to_string(&path) {
             Ok(text) => Ok(Some(text.trim_end().to_owned())),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(StoreError::Io { path, error }),
+            Err(error) => Err(LoginStoreError::Io { path, error }),
         }
     }
 
     /// Replaces the sealed text of an upstream, and syncs it to the disk.
-    pub(super) fn write(&self, upstream: &str, sealed: &str) -> Result<(), StoreError> {
+    pub(super) fn write(&self, upstream: &str, sealed: &str) -> Result<(), LoginStoreError> {
         self.create()?;
         let path = self.path(upstream);
         durable_file::replace(&path, format!("{sealed}\n"), Readers::Owner)
-            .map_err(|error| StoreError::Io { path, error })
+            .map_err(|error| LoginStoreError::Io { path, error })
     }
 
     /// Removes the file of an upstream.
-    pub(super) fn remove(&self, upstream: &str) -> Result<(), StoreError> {
+    pub(super) fn remove(&self, upstream: &str) -> Result<(), LoginStoreError> {
         let path = self.path(upstream);
         match disk::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(StoreError::Io { path, error })
+                Err(LoginStoreError::Io { path, error })
             }
             _ => Ok(()),
         }
@@ -53,24 +53,24 @@ impl Folder {
 
     /// Locks the file of an upstream for this process, until the returned file is dropped. Waits
     /// for another process for at most `patience`.
-    pub(super) fn lock(&self, upstream: &str, patience: Duration) -> Result<File, StoreError> {
+    pub(super) fn lock(&self, upstream: &str, patience: Duration) -> Result<File, LoginStoreError> {
         self.create()?;
         let path = self.0.join(format!("{upstream}.lock"));
         let held = durable_file::hold(&path, Readers::Owner, patience);
         held.map_err(|error| match error.kind() {
-            io::ErrorKind::WouldBlock => StoreError::Busy(path),
-            _ => StoreError::Io { path, error },
+            io::ErrorKind::WouldBlock => LoginStoreError::Busy(path),
+            _ => LoginStoreError::Io { path, error },
         })
     }
 
     /// Sets the time at which the file of an upstream was used, if there is one.
-    pub(super) fn mark_used(&self, upstream: &str, now: SystemTime) -> Result<(), StoreError> {
+    pub(super) fn mark_used(&self, upstream: &str, now: SystemTime) -> Result<(), LoginStoreError> {
         let path = self.path(upstream);
         let options = OpenOptions { write: true, ..OpenOptions::default() };
         let marked = options.open(&path).and_then(|file| file.set_modified(now));
         match marked {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(StoreError::Io { path, error })
+                Err(LoginStoreError::Io { path, error })
             }
             _ => Ok(()),
         }
@@ -83,11 +83,11 @@ impl Folder {
         in_use: &[String],
         now: SystemTime,
         idle: Duration,
-    ) -> Result<Vec<String>, StoreError> {
+    ) -> Result<Vec<String>, LoginStoreError> {
         let names = match disk::read_dir(&self.0) {
             Ok(names) => names,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(error) => return Err(StoreError::Io { path: self.0.clone(), error }),
+            Err(error) => return Err(LoginStoreError::Io { path: self.0.clone(), error }),
         };
         let mut forgotten = Vec::new();
         for path in names.into_iter().map(|name| self.0.join(name)) {
@@ -98,7 +98,7 @@ impl Folder {
             match self.forget(upstream, &path, |used| is_idle(now, used, idle)) {
                 Ok(true) => forgotten.push(upstream.to_owned()),
                 // A locked file is in use.
-                Ok(false) | Err(StoreError::Busy(_)) => {}
+                Ok(false) | Err(LoginStoreError::Busy(_)) => {}
                 Err(error) => warn!(upstream, %error, "an unused sign-in cannot be removed"),
             }
         }
@@ -111,7 +111,7 @@ impl Folder {
         upstream: &str,
         path: &Path,
         is_idle: impl Fn(SystemTime) -> bool,
-    ) -> Result<bool, StoreError> {
+    ) -> Result<bool, LoginStoreError> {
         let used = || disk::metadata(path).ok().and_then(|metadata| metadata.modified);
         if !used().is_some_and(&is_idle) {
             return Ok(false);
@@ -123,17 +123,17 @@ impl Folder {
         }
         disk::remove_file(path)
             .map(|()| true)
-            .map_err(|error| StoreError::Io { path: path.to_owned(), error })
+            .map_err(|error| LoginStoreError::Io { path: path.to_owned(), error })
     }
 
     /// Creates the folder, for its owner only. It must be there before it can be watched.
     ///
     /// # Errors
     /// When it cannot be created.
-    pub fn create(&self) -> Result<&Path, StoreError> {
+    pub fn create(&self) -> Result<&Path, LoginStoreError> {
         let path = &self.0;
         let created = disk::create_dir_all(path, Readers::Owner);
-        created.map_err(|error| StoreError::Io { path: path.clone(), error })?;
+        created.map_err(|error| LoginStoreError::Io { path: path.clone(), error })?;
         Ok(path)
     }
 
@@ -221,7 +221,7 @@ mod tests {
         let held = logins.lock("wiki", Duration::ZERO).unwrap();
         assert!(logins.lock("other", Duration::ZERO).is_ok());
         // Within one process, locks of two open files exclude each other as well.
-        assert!(matches!(logins.lock("wiki", Duration::ZERO), Err(StoreError::Busy(_))));
+        assert!(matches!(logins.lock("wiki", Duration::ZERO), Err(LoginStoreError::Busy(_))));
         drop(held);
         assert!(logins.lock("wiki", Duration::ZERO).is_ok());
     }

@@ -16,7 +16,7 @@ use cluster::{self, SharedLoginError, SharedLogins};
 pub use folder::Folder;
 
 /// The logins of the upstreams.
-pub struct LoginStore {
+pub struct LoginBackend {
     place: Place,
     sealer: Sealer,
     /// `logins.idle`.
@@ -33,7 +33,7 @@ enum Place {
 /// sent twice ends the sign-in at many providers (OAuth 2.1, section 4.3.1). A login is changed
 /// only with its lock.
 pub struct LoginLock<'a> {
-    store: &'a LoginStore,
+    store: &'a LoginBackend,
     upstream: String,
     held: HeldLock,
 }
@@ -49,7 +49,7 @@ enum HeldLock {
 
 /// Why a login cannot be read or kept.
 #[derive(Debug, thiserror::Error)]
-pub enum StoreError {
+pub enum LoginStoreError {
     #[error("{}: {error}", path.display())]
     Io { path: PathBuf, error: io::Error },
     /// The text was altered, or its key is gone.
@@ -70,7 +70,7 @@ pub enum StoreError {
 /// request takes ten seconds at most.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(15);
 
-impl LoginStore {
+impl LoginBackend {
     /// `shared` holds the logins, if there is a cluster.
     pub fn new(config: &config::Logins, shared: Option<Arc<SharedLogins>>) -> Self {
         let place = match shared {
@@ -84,7 +84,7 @@ impl LoginStore {
     ///
     /// # Errors
     /// When it cannot be read or opened.
-    pub async fn read(&self, upstream: &str) -> Result<Option<StoredLogin>, StoreError> {
+    pub async fn read(&self, upstream: &str) -> Result<Option<StoredLogin>, LoginStoreError> {
         let sealed = match &self.place {
             Place::Folder(folder) => {
                 let folder = folder.clone();
@@ -101,7 +101,7 @@ impl LoginStore {
     /// # Errors
     /// When another process takes too long, the file system knows no locks, or the store of the
     /// cluster is not available.
-    pub async fn lock(&self, upstream: &str) -> Result<LoginLock<'_>, StoreError> {
+    pub async fn lock(&self, upstream: &str) -> Result<LoginLock<'_>, LoginStoreError> {
         let held = match &self.place {
             Place::Folder(folder) => {
                 let own = folder.clone();
@@ -119,7 +119,7 @@ impl LoginStore {
         &self,
         upstream: &str,
         now: SystemTime,
-    ) -> Result<(), StoreError> {
+    ) -> Result<(), LoginStoreError> {
         match &self.place {
             Place::Folder(folder) => {
                 let folder = folder.clone();
@@ -136,7 +136,7 @@ impl LoginStore {
         &self,
         in_use: &[String],
         now: SystemTime,
-    ) -> Result<Vec<String>, StoreError> {
+    ) -> Result<Vec<String>, LoginStoreError> {
         match &self.place {
             Place::Folder(folder) => {
                 let folder = folder.clone();
@@ -148,15 +148,17 @@ impl LoginStore {
         }
     }
 
-    fn open(&self, upstream: &str, sealed: &str) -> Result<StoredLogin, StoreError> {
+    fn open(&self, upstream: &str, sealed: &str) -> Result<StoredLogin, LoginStoreError> {
         let plain = self.sealer.open(TokenKind::Login, upstream, sealed);
         let login = plain.and_then(|plain| serde_json::from_slice(&plain).ok());
         let place = || match &self.place {
             Place::Folder(folder) => folder.path(upstream).display().to_string(),
             Place::Cluster(_) => "what the store of the cluster has".to_owned(),
         };
-        login
-            .ok_or_else(|| StoreError::Unreadable { place: place(), upstream: upstream.to_owned() })
+        login.ok_or_else(|| LoginStoreError::Unreadable {
+            place: place(),
+            upstream: upstream.to_owned(),
+        })
     }
 
     fn seal(&self, login: &StoredLogin) -> String {
@@ -171,7 +173,7 @@ impl LoginLock<'_> {
     ///
     /// # Errors
     /// When it cannot be written, or the lock has expired meanwhile.
-    pub async fn write(&self, login: &StoredLogin) -> Result<(), StoreError> {
+    pub async fn write(&self, login: &StoredLogin) -> Result<(), LoginStoreError> {
         let sealed = self.store.seal(login);
         match &self.held {
             HeldLock::File { folder, .. } => {
@@ -187,7 +189,7 @@ impl LoginLock<'_> {
     ///
     /// # Errors
     /// When it cannot be removed, or the lock has expired meanwhile.
-    pub async fn remove(&self) -> Result<(), StoreError> {
+    pub async fn remove(&self) -> Result<(), LoginStoreError> {
         match &self.held {
             HeldLock::File { folder, .. } => {
                 let folder = folder.clone();
@@ -208,10 +210,10 @@ impl LoginLock<'_> {
 }
 
 async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
-) -> Result<T, StoreError> {
+    work: impl FnOnce() -> Result<T, LoginStoreError> + Send + 'static,
+) -> Result<T, LoginStoreError> {
     let done = platform::blocking(work).await;
-    done.unwrap_or_else(|error| Err(StoreError::Interrupted(error.to_string())))
+    done.unwrap_or_else(|error| Err(LoginStoreError::Interrupted(error.to_string())))
 }
 
 #[cfg(test)]
@@ -223,13 +225,13 @@ mod tests {
     use crate::sample_login;
     use base::seal::SealKeys;
 
-    fn store(folder: &Path, keys: &[u8]) -> LoginStore {
+    fn store(folder: &Path, keys: &[u8]) -> LoginBackend {
         let keys = SealKeys::new(keys.iter().map(|key| [*key; 32]).collect()).unwrap();
         let idle = Duration::from_secs(3600);
-        LoginStore::new(&config::Logins { path: folder.join("logins"), keys, idle }, None)
+        LoginBackend::new(&config::Logins { path: folder.join("logins"), keys, idle }, None)
     }
 
-    async fn write(store: &LoginStore, login: &StoredLogin) {
+    async fn write(store: &LoginBackend, login: &StoredLogin) {
         store.lock(&login.upstream).await.unwrap().write(login).await.unwrap();
     }
 
@@ -278,7 +280,7 @@ mod tests {
         write(&kept, &sample_login("wiki")).await;
         let logins = folder.path().join("logins");
         fs::copy(logins.join("wiki.login"), logins.join("other.login")).unwrap();
-        assert!(matches!(kept.read("other").await, Err(StoreError::Unreadable { .. })));
+        assert!(matches!(kept.read("other").await, Err(LoginStoreError::Unreadable { .. })));
     }
 
     #[test]

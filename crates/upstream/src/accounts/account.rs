@@ -16,7 +16,7 @@ use crate::connection::connect::Connector;
 use crate::connection::dedicated::DedicatedPool;
 use crate::connection::examiner::Examiner;
 use crate::guard::concurrency::Permit;
-use crate::held_secrets::HeldSecrets;
+use crate::upstream_secrets::UpstreamSecrets;
 use domain::caller::Caller;
 use domain::fault::UpstreamFaultKind as Kind;
 use domain::subject_token::SubjectToken;
@@ -36,7 +36,7 @@ pub struct Account {
     /// Held by the one task that listens for `list_changed`.
     pub listening: Arc<AsyncMutex<()>>,
     /// Secrets to remove from the texts of reported failures.
-    pub held_secrets: HeldSecrets,
+    pub secrets: UpstreamSecrets,
     /// Cancelled when the account has ended; then the account's connections are closed.
     pub ended: CancellationToken,
     /// Cancelled when an operator ends the account, but not when it makes room for another.

@@ -22,7 +22,7 @@ use super::connection::dedicated::DedicatedPool;
 use super::connection::examiner::Examiner;
 use super::driver::DriverId;
 use super::guard::concurrency::{ConcurrencyLimit, Permit};
-use super::held_secrets::HeldSecrets;
+use super::upstream_secrets::UpstreamSecrets;
 use audit::Audit;
 use config::AccountLimits;
 use domain::caller::{Caller, Principal};
@@ -506,7 +506,7 @@ impl UpstreamAccounts {
         Ok(Account {
             upstream: self.upstream.id.as_str().into(),
             caller: caller.clone(),
-            held_secrets: HeldSecrets::new(&self.upstream, Some(connector.clone())),
+            secrets: UpstreamSecrets::new(&self.upstream, Some(connector.clone())),
             connector,
             tokens,
             dedicated,

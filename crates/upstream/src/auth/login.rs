@@ -15,7 +15,7 @@ use base::platform::wall_clock;
 use cluster::SharedLogins;
 use domain::fault::{TokenFault, excerpt};
 use domain::unix_time::UnixSeconds;
-use logins::store::{LoginLock, LoginStore, StoreError};
+use logins::store::{LoginBackend, LoginLock, LoginStoreError};
 use logins::{LoginState, StoredLogin};
 use net::egress::{CONNECT, Egress};
 use oauth::client::{Refusal, address_policy};
@@ -28,7 +28,7 @@ pub(super) struct OperatorLogin {
     url: Uri,
     egress: Egress,
     /// The store; `None` only for a configuration with mistakes.
-    store: Option<LoginStore>,
+    store: Option<LoginBackend>,
     state: Mutex<LoginTokens>,
     tasks: TaskTracker,
 }
@@ -90,7 +90,7 @@ impl OperatorLogin {
         let ca = http.ca.as_deref();
         let proxies = http.proxies.as_ref();
         let egress = Egress::new(CONNECT, ca, address_policy(false, url), proxies)?;
-        let store = login.kept.as_deref().map(|kept| LoginStore::new(kept, shared));
+        let store = login.kept.as_deref().map(|kept| LoginBackend::new(kept, shared));
         Ok(Self {
             upstream: login.upstream.clone(),
             url: url.clone(),
@@ -174,7 +174,7 @@ impl OperatorLogin {
     }
 
     /// Returns the locked login. An unwritten login takes precedence, and is written now.
-    async fn stored(&self, store: &LoginStore, lock: &LoginLock<'_>) -> Result<Stored, Refusal> {
+    async fn stored(&self, store: &LoginBackend, lock: &LoginLock<'_>) -> Result<Stored, Refusal> {
         let stored = store.read(&self.upstream).await.map_err(refused)?;
         let stored = stored.ok_or_else(|| self.no_login("there is no sign-in"))?;
         let unwritten = self.lock().unwritten.take();
@@ -290,8 +290,8 @@ impl OperatorLogin {
 }
 
 /// The refusal of a login that cannot be read or locked.
-fn refused(error: StoreError) -> Refusal {
-    let is_sealed = matches!(error, StoreError::Unreadable { .. });
+fn refused(error: LoginStoreError) -> Refusal {
+    let is_sealed = matches!(error, LoginStoreError::Unreadable { .. });
     let fault = if is_sealed { TokenFault::NoLogin } else { TokenFault::Failed };
     Refusal::new(fault, error.to_string())
 }
@@ -352,7 +352,7 @@ mod tests {
             keys: SealKeys::new(vec![[1; 32]]).unwrap(),
             idle: Duration::from_secs(3600),
         };
-        let store = LoginStore::new(&kept, None);
+        let store = LoginBackend::new(&kept, None);
         let write = async |login: StoredLogin| {
             store.lock("wiki").await.unwrap().write(&login).await.unwrap();
         };

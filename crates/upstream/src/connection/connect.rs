@@ -22,7 +22,7 @@ use crate::transport::stdio::UpstreamChild;
 use crate::transport::streamable_http::HttpEndpoint;
 use base::platform::blocking;
 use base::platform::disk::{self, Watch};
-use base::platform::heap::rare;
+use base::platform::heap::boxed;
 use cluster::SharedLogins;
 use config::{Stdio, UpstreamSettings};
 use domain::caller::{Caller, PROBER};
@@ -229,7 +229,7 @@ impl Connector {
             ConnectTarget::Stdio(_) => self.start_permits.acquire().await.ok(),
             _ => None,
         };
-        let connecting = rare(async {
+        let connecting = boxed(async {
             match &self.target {
                 ConnectTarget::Http { endpoint, revision } => {
                     self.connect_http(endpoint, *revision).await

@@ -22,7 +22,7 @@ use super::connection::list_pages::{PageStep, Pagination, WalkKind};
 use super::guard::large_texts::work_on;
 use super::passthrough_signals::KnownTools;
 use super::transport::{UpstreamEvent, UpstreamTransport};
-use base::platform::heap::rare;
+use base::platform::heap::boxed;
 use config::Settings;
 use domain::call::ForwardedMeta;
 use domain::caller::Caller;
@@ -500,7 +500,7 @@ impl RemoteConnection {
         interim: Option<InterimSender>,
     ) -> Result<Document, Kind> {
         if let Some(level) = request.log_level {
-            rare(self.lower_log_level(level)).await;
+            boxed(self.lower_log_level(level)).await;
         }
         // Parameters may be large: they are dropped before the wait, and only the message is kept.
         let (id, headers, body) = {

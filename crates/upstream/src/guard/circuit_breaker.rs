@@ -16,7 +16,7 @@ use tracing::{info, warn};
 
 use domain::fair_share::Holder;
 use domain::fault::UpstreamFaultKind as Kind;
-use tally::Tally;
+use tally::FailureTally;
 
 /// The circuit breaker of one upstream. It reads no clock: the caller passes the time.
 #[derive(Debug)]
@@ -37,8 +37,8 @@ pub(crate) struct CircuitBreaker {
 struct BreakerState {
     /// Failed calls in a row.
     failures: usize,
-    callers: Tally,
-    prompts: Tally,
+    callers: FailureTally,
+    prompts: FailureTally,
     /// Whether enough calls have failed for a check.
     is_suspect: bool,
     /// When the next probe is due; `None` while closed.

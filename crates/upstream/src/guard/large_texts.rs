@@ -5,7 +5,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use super::concurrency::ConcurrencyLimit;
-use base::platform::beside_calls;
+use base::platform::run_blocking;
 use domain::fair_share::{Holder, Share};
 
 /// The largest text that is processed on the call's thread, in bytes: well below a millisecond.
@@ -38,7 +38,7 @@ pub async fn work_on<T: Send + 'static>(
     // Boxed: few calls reach this path.
     Box::pin(async {
         let place = TEXTS.turn(holder).await;
-        beside_calls(move || {
+        run_blocking(move || {
             let _place = place;
             work()
         })

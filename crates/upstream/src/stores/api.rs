@@ -1,7 +1,7 @@
 //! The interface of a store, as pure functions: request paths, and parsers of the responses.
 
 use super::version::StoreVersion;
-use config::Store;
+use config::PromptStore;
 use domain::fault::excerpt;
 use domain::json::{Json, JsonKind};
 use domain::name::{VERSION_MARK, version_name};
@@ -9,10 +9,10 @@ use domain::name::{VERSION_MARK, version_name};
 /// One kind of store.
 pub(super) trait StoreApi: Sync {
     /// Returns the path and query of a page of the list; `next` is from the previous page.
-    fn list_path(&self, store: &Store, next: Option<&str>) -> String;
+    fn list_path(&self, store: &PromptStore, next: Option<&str>) -> String;
 
     /// Parses one page of the list; `None` if the response is not a page.
-    fn page(&self, answer: Json<'_>, store: &Store) -> Option<Page>;
+    fn page(&self, answer: Json<'_>, store: &PromptStore) -> Option<ListPage>;
 
     /// Parses the response to the request of [`Found::Elsewhere`].
     fn version(&self, answer: Json<'_>) -> Result<StoreVersion, String>;
@@ -20,7 +20,7 @@ pub(super) trait StoreApi: Sync {
 
 /// A page of the list of a store.
 #[derive(Debug)]
-pub(super) struct Page {
+pub(super) struct ListPage {
     /// The prompts, or the errors of unreadable prompts.
     pub rows: Vec<Result<Row, String>>,
     /// The cursor of the following page; `None` on the last page.
@@ -66,7 +66,7 @@ pub(super) enum Found {
 /// label of the configuration. `find` finds the version of a name that has a label.
 pub(super) fn rows<'a>(
     list: Json<'a>,
-    store: &Store,
+    store: &PromptStore,
     find: impl Fn(Json<'a>, &str, &str) -> Result<Found, String>,
 ) -> Vec<Result<Row, String>> {
     let mut rows = Vec::new();
@@ -83,7 +83,7 @@ impl Row {
     /// Reads an element.
     fn read(
         element: Json<'_>,
-        store: &Store,
+        store: &PromptStore,
         find: impl Fn(&str, &str) -> Result<Found, String>,
     ) -> Result<Vec<Self>, String> {
         let Some(name) = text(element, "name").filter(|name| !name.is_empty()) else {

@@ -1,10 +1,10 @@
 //! Langfuse: the list has labels and times, the texts are one request each (Langfuse public API,
 //! `v2/prompts`).
 
-use super::api::{Found, Page, StoreApi, array, rows};
+use super::api::{Found, ListPage, StoreApi, array, rows};
 use super::template::Format;
 use super::version::{StoreVersion, chat, config_of};
-use config::Store;
+use config::PromptStore;
 use domain::json::Json;
 use domain::percent::{encoded, encoded_segment};
 
@@ -14,7 +14,7 @@ pub(super) struct Langfuse;
 const PAGE: usize = 100;
 
 impl StoreApi for Langfuse {
-    fn list_path(&self, store: &Store, next: Option<&str>) -> String {
+    fn list_path(&self, store: &PromptStore, next: Option<&str>) -> String {
         let label = encoded(&store.label);
         let page = next.unwrap_or("1");
         let tag = store.filter.iter().map(|tag| format!("&tag={}", encoded(tag)));
@@ -22,7 +22,7 @@ impl StoreApi for Langfuse {
         format!("/api/public/v2/prompts?limit={PAGE}&page={page}&label={label}{tag}")
     }
 
-    fn page(&self, answer: Json<'_>, store: &Store) -> Option<Page> {
+    fn page(&self, answer: Json<'_>, store: &PromptStore) -> Option<ListPage> {
         let prompts = array(answer, "data")?;
         let meta = answer.get("meta")?;
         let number = |member| meta.get(member).and_then(Json::as_i64);
@@ -30,7 +30,7 @@ impl StoreApi for Langfuse {
         let pages = number("totalPages")?;
         let next = (page < pages).then(|| page.saturating_add(1).to_string());
         let find = |prompt: Json<'_>, name: &str, label: &str| Ok(find(prompt, name, label, store));
-        Some(Page { rows: rows(prompts, store, find), next })
+        Some(ListPage { rows: rows(prompts, store, find), next })
     }
 
     fn version(&self, answer: Json<'_>) -> Result<StoreVersion, String> {
@@ -50,7 +50,7 @@ impl StoreApi for Langfuse {
 
 /// Finds the version with a label. The list has the prompts that have the label of plain names; a
 /// row names all labels of its prompt.
-fn find(prompt: Json<'_>, name: &str, label: &str, store: &Store) -> Found {
+fn find(prompt: Json<'_>, name: &str, label: &str, store: &PromptStore) -> Found {
     let mut labels = prompt.get("labels").into_iter().flat_map(Json::elements);
     if label != store.label && !labels.any(|one| one.is(label)) {
         return Found::Nothing;
@@ -70,7 +70,7 @@ mod tests {
     use super::super::tests::store;
     use super::*;
 
-    fn page(answer: &Value) -> Option<Page> {
+    fn page(answer: &Value) -> Option<ListPage> {
         let text = answer.to_string();
         Langfuse.page(Json::parse_text(&text, 32).unwrap(), &store("langfuse", ""))
     }

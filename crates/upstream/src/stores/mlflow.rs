@@ -1,10 +1,10 @@
 //! MLflow: prompts are registered models with a tag, and the text of a version is one of its tags
 //! (MLflow REST API 2.0, `registered-models` and `model-versions`).
 
-use super::api::{Found, Page, StoreApi, array, rows, text};
+use super::api::{Found, ListPage, StoreApi, array, rows, text};
 use super::template::Format;
 use super::version::{StoreConfig, StoreVersion, chat, config_of};
-use config::Store;
+use config::PromptStore;
 use domain::json::Json;
 use domain::percent::encoded;
 
@@ -26,21 +26,21 @@ const CONFIG_DEPTH: usize = 48;
 const LATEST: &str = "latest";
 
 impl StoreApi for Mlflow {
-    fn list_path(&self, store: &Store, next: Option<&str>) -> String {
+    fn list_path(&self, store: &PromptStore, next: Option<&str>) -> String {
         let filter = store.filter.iter().fold(IS_PROMPT.to_owned(), |all, one| all + " AND " + one);
         let filter = encoded(&filter);
         let next = next.map(|token| format!("&page_token={}", encoded(token))).unwrap_or_default();
         format!("/api/2.0/mlflow/registered-models/search?max_results={PAGE}&filter={filter}{next}")
     }
 
-    fn page(&self, answer: Json<'_>, store: &Store) -> Option<Page> {
+    fn page(&self, answer: Json<'_>, store: &PromptStore) -> Option<ListPage> {
         // An empty list is an empty object.
         if answer.is_object() && answer.members().next().is_none() {
-            return Some(Page { rows: Vec::new(), next: None });
+            return Some(ListPage { rows: Vec::new(), next: None });
         }
         let models = array(answer, "registered_models")?;
         let next = text(answer, "next_page_token").filter(|token| !token.is_empty());
-        Some(Page { rows: rows(models, store, find), next })
+        Some(ListPage { rows: rows(models, store, find), next })
     }
 
     fn version(&self, answer: Json<'_>) -> Result<StoreVersion, String> {
@@ -150,7 +150,7 @@ mod tests {
             "last_updated_timestamp": 18, "latest_versions": [newest], "tags": []})
     }
 
-    fn page(answer: Value, more: &str) -> Option<Page> {
+    fn page(answer: Value, more: &str) -> Option<ListPage> {
         let text = answer.to_string();
         Mlflow.page(Json::parse_text(&text, 32).unwrap(), &store("mlflow", more))
     }
@@ -162,10 +162,10 @@ mod tests {
 
     #[test]
     fn the_newest_version_comes_with_the_list_and_another_one_is_asked_for() {
-        let newest = || version_of("12", "text", "Page {{ team }}");
+        let newest = || version_of("12", "text", "ListPage {{ team }}");
         let here = only_row(model("oncall", newest(), Some("12")), "");
         let Found::Here(Ok(version)) = here.found else { panic!("{here:?}") };
-        assert_eq!(version.messages, [("user".to_owned(), "Page {{ team }}".to_owned())]);
+        assert_eq!(version.messages, [("user".to_owned(), "ListPage {{ team }}".to_owned())]);
         assert_eq!(
             (version.number.as_str(), here.listed.description.as_deref()),
             ("12", Some("About it"))

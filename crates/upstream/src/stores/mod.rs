@@ -19,8 +19,8 @@ use tokio::time::timeout;
 use tokio::try_join;
 
 use super::transport::streamable_http::HttpEndpoint;
-use api::{Found, Listed, Page, Row, StoreApi};
-use config::{Settings, Store, StoreKind};
+use api::{Found, ListPage, Listed, Row, StoreApi};
+use config::{PromptStore, Settings, StoreKind};
 use domain::document::Document;
 use domain::fault::{UpstreamFaultKind as Kind, excerpt};
 use domain::json::Json;
@@ -30,7 +30,7 @@ use version::StoreVersion;
 
 /// Polls one prompt store.
 pub(super) struct StoreReader {
-    store: Store,
+    store: PromptStore,
     api: &'static dyn StoreApi,
     endpoint: Arc<HttpEndpoint>,
     settings: Settings,
@@ -69,11 +69,11 @@ fn api_of(kind: StoreKind) -> &'static dyn StoreApi {
 
 /// Returns the request paths that follow from a response, which is parsed as a page of the list and
 /// as a version. For fuzzing.
-pub fn paths_after(store: &Store, answer: Json<'_>) -> Vec<String> {
+pub fn paths_after(store: &PromptStore, answer: Json<'_>) -> Vec<String> {
     let api = api_of(store.kind);
     let as_prompt = |version: StoreVersion| version.prompt("p", None, store.has_system_as_user);
     let _ = api.version(answer).and_then(as_prompt);
-    let Some(Page { rows, next }) = api.page(answer, store) else { return Vec::new() };
+    let Some(ListPage { rows, next }) = api.page(answer, store) else { return Vec::new() };
     let found = rows.into_iter().filter_map(|row| match row.ok()?.found {
         Found::Elsewhere { path, .. } => Some(path),
         Found::Here(version) => {
@@ -104,12 +104,12 @@ struct Listing {
 }
 
 /// Counts the bytes of one walk against `max_walk`.
-struct Budget {
+struct WalkBudget {
     used: AtomicUsize,
     most: usize,
 }
 
-impl Budget {
+impl WalkBudget {
     fn take(&self, bytes: usize) -> Result<(), Kind> {
         let used = self.used.fetch_add(bytes, Ordering::Relaxed);
         if used.saturating_add(bytes) > self.most {
@@ -121,7 +121,7 @@ impl Budget {
 }
 
 impl StoreReader {
-    pub(super) fn new(store: Store, endpoint: Arc<HttpEndpoint>, settings: Settings) -> Self {
+    pub(super) fn new(store: PromptStore, endpoint: Arc<HttpEndpoint>, settings: Settings) -> Self {
         let api = api_of(store.kind);
         let known = Mutex::default();
         let changes = AtomicU64::new(0);
@@ -134,7 +134,7 @@ impl StoreReader {
 
     /// Reads the whole store. Cancel safe: versions that were read are not fetched again.
     pub(super) async fn walk(&self) -> Result<StoreWalk, Kind> {
-        let budget = Budget { used: AtomicUsize::new(0), most: self.settings.max_walk };
+        let budget = WalkBudget { used: AtomicUsize::new(0), most: self.settings.max_walk };
         let mut listing = self.list(&budget).await?;
         if listing.pages > 1 && self.has_lost(&listing) {
             // Pages count from the start, so a prompt deleted during the walk hides another prompt.
@@ -218,14 +218,15 @@ impl StoreReader {
     }
 
     /// Reads all pages of the list.
-    async fn list(&self, budget: &Budget) -> Result<Listing, Kind> {
+    async fn list(&self, budget: &WalkBudget) -> Result<Listing, Kind> {
         let Settings { max_pages, max_prompts, .. } = self.settings;
         let mut listing = Listing { rows: BTreeMap::new(), malformed: Vec::new(), pages: 0 };
         let mut next = None;
         loop {
             let answer = self.get(&self.api.list_path(&self.store, next.as_deref())).await?;
             budget.take(answer.size())?;
-            let Some(Page { rows, next: following }) = self.api.page(answer.json(), &self.store)
+            let Some(ListPage { rows, next: following }) =
+                self.api.page(answer.json(), &self.store)
             else {
                 let store = self.store.kind.name();
                 let what = format!("the answer is no list of prompts of {store}; check url");
@@ -256,7 +257,7 @@ impl StoreReader {
     }
 
     /// Fetches the versions that may have changed, a few at a time.
-    async fn ask_for(&self, rows: Vec<Row>, budget: &Budget) -> Result<(), Kind> {
+    async fn ask_for(&self, rows: Vec<Row>, budget: &WalkBudget) -> Result<(), Kind> {
         let queue = Mutex::new(rows.into_iter());
         let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
         let worker = || async {
@@ -270,7 +271,7 @@ impl StoreReader {
     }
 
     /// Fetches the version of one prompt, unless it is known.
-    async fn refresh(&self, row: Row, budget: &Budget) -> Result<(), Kind> {
+    async fn refresh(&self, row: Row, budget: &WalkBudget) -> Result<(), Kind> {
         let Found::Elsewhere { path, stamp } = row.found else { return Ok(()) };
         if let Some(size) = stamp.as_ref().and_then(|stamp| self.size_of_known(&row.name, stamp)) {
             return budget.take(size);
@@ -361,7 +362,7 @@ mod tests {
     use config::{Config, Transport};
 
     /// The configuration of a store with further keys.
-    pub(super) fn store(kind: &str, more: &str) -> Store {
+    pub(super) fn store(kind: &str, more: &str) -> PromptStore {
         let toml =
             format!("[upstreams.s]\ntransport = \"{kind}\"\nurl = \"http://s.example\"\n{more}");
         let mut config = Config::parse("test", &toml, Path::new("."), &[]).unwrap();
@@ -373,7 +374,7 @@ mod tests {
 
     #[test]
     fn the_bytes_of_a_walk_are_bounded_even_where_they_overflow() {
-        let budget = Budget { used: AtomicUsize::new(0), most: 10 };
+        let budget = WalkBudget { used: AtomicUsize::new(0), most: 10 };
         assert_eq!(budget.take(10), Ok(()));
         assert!(matches!(budget.take(1), Err(Kind::PaginationLimit(_))));
         assert!(matches!(budget.take(usize::MAX), Err(Kind::PaginationLimit(_))));

@@ -1,9 +1,9 @@
 //! Phoenix: the list has no texts, so each prompt is one request (Phoenix REST API v1, `prompts`).
 
-use super::api::{Found, Page, StoreApi, array, rows, text};
+use super::api::{Found, ListPage, StoreApi, array, rows, text};
 use super::template::Format;
 use super::version::{StoreVersion, chat, config_of};
-use config::Store;
+use config::PromptStore;
 use domain::json::Json;
 use domain::percent::{encoded, encoded_segment};
 
@@ -20,12 +20,12 @@ const CONFIG: [&str; 4] =
 const LATEST: &str = "latest";
 
 impl StoreApi for Phoenix {
-    fn list_path(&self, _store: &Store, next: Option<&str>) -> String {
+    fn list_path(&self, _store: &PromptStore, next: Option<&str>) -> String {
         let next = next.map(|cursor| format!("&cursor={}", encoded(cursor))).unwrap_or_default();
         format!("/v1/prompts?limit={PAGE}{next}")
     }
 
-    fn page(&self, answer: Json<'_>, store: &Store) -> Option<Page> {
+    fn page(&self, answer: Json<'_>, store: &PromptStore) -> Option<ListPage> {
         let prompts = array(answer, "data")?;
         let find = |prompt: Json<'_>, name: &str, label: &str| {
             // Names can be reused for another prompt; ids cannot.
@@ -38,7 +38,7 @@ impl StoreApi for Phoenix {
             Ok(Found::Elsewhere { path, stamp: None })
         };
         let next = text(answer, "next_cursor").filter(|cursor| !cursor.is_empty());
-        Some(Page { rows: rows(prompts, store, find), next })
+        Some(ListPage { rows: rows(prompts, store, find), next })
     }
 
     fn version(&self, answer: Json<'_>) -> Result<StoreVersion, String> {

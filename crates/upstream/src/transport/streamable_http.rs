@@ -31,7 +31,7 @@ use crate::auth::authorization::Authorization;
 use crate::call::correlator::{Correlator, Followup};
 use crate::call::reply;
 use crate::call::result_memory;
-use base::platform::heap::rare;
+use base::platform::heap::boxed;
 use base::platform::wall_clock;
 use domain::document::Document;
 use domain::fault::UpstreamFaultKind as Kind;
@@ -183,7 +183,7 @@ impl HttpEndpoint {
         match &reply {
             Ok(_) if has_session => correlator.session().note_success(),
             Err(error @ Kind::Error { .. })
-                if rare(self.tells_of_lost_session(error, id, &headers, correlator)).await =>
+                if boxed(self.tells_of_lost_session(error, id, &headers, correlator)).await =>
             {
                 correlator.note_lost_session();
                 return Err(Kind::SessionLost);
@@ -209,7 +209,7 @@ impl HttpEndpoint {
                 Err(Kind::Protocol(format!("HTTP {} to a request", head.status.as_u16())))
             }
             (status, Some("text/event-stream")) if status.is_success() => {
-                rare(self.read_stream(id, headers, body, correlator)).await
+                boxed(self.read_stream(id, headers, body, correlator)).await
             }
             (status, Some("application/json")) if status.is_success() => {
                 let message = reply::document(self.read_body(body).await?)?;
@@ -360,7 +360,7 @@ impl HttpEndpoint {
         let said = self.read_body(body).await.unwrap_or_default();
         let get = Id::of_text("GET");
         if lost_session::is_said_by(&String::from_utf8_lossy(&said))
-            && rare(self.has_lost_session(&get, headers, correlator)).await
+            && boxed(self.has_lost_session(&get, headers, correlator)).await
         {
             correlator.note_lost_session();
             return Kind::SessionLost;
@@ -439,7 +439,7 @@ impl HttpEndpoint {
             status if status.is_success() => Ok(()),
             // The upstream does not know the event stream that carries the responses.
             StatusCode::NOT_FOUND => Err(Kind::SessionLost),
-            _ => Err(rare(self.refused_post(response)).await),
+            _ => Err(boxed(self.refused_post(response)).await),
         }
     }
 

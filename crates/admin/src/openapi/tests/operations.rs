@@ -5,15 +5,17 @@ use serde_json::json;
 
 use super::operation::{Operation, response};
 use super::schemas::Schemas;
-use crate::accounts::{Accounts, RevocationRequest, Revoked};
+use crate::accounts::{AccountsDocument, RevocationRequest, RevokedAccounts};
 use crate::actions::{
     CompletionRequest, EvidenceRequest, RecordedCopy, ReloadRequest, TrialRequest,
 };
 use crate::approvals::{ApprovalList, Decided, DecisionRequest, ExaminedApproval};
-use crate::documents::{Catalog, Liveness, Readiness, ReloadCounts, Replicas, Status, Upstreams};
+use crate::documents::{
+    CatalogDocument, Liveness, Readiness, ReloadCounts, Replicas, Status, UpstreamsDocument,
+};
 use crate::labels::{Labels, MoveRequest};
 use crate::pages::trial::{Completion, Trial};
-use crate::rollouts::{RearmRequest, Rearmed, Rollouts};
+use crate::rollouts::{RearmRequest, Rearmed, RolloutsDocument};
 use crate::routes::Route;
 use audit::archive::CopyStatement;
 use audit::question::Answers;
@@ -56,11 +58,11 @@ fn of_gateway(path: &str, schemas: &mut Schemas) -> Operation {
             Operation::new("This document.", "OpenAPI 3.1.", &schema).tagged().or_shared(&[304])
         }
         "/status" => document::<Status>("Version, readiness, reloads, digests.", schemas),
-        "/upstreams" => document::<Upstreams>(
+        "/upstreams" => document::<UpstreamsDocument>(
             "State, list, breaker, load and last error of each upstream.",
             schemas,
         ),
-        "/catalog" => document::<Catalog>(
+        "/catalog" => document::<CatalogDocument>(
             "All prompts with their upstreams, what is left out, and what looks alike.",
             schemas,
         ),
@@ -142,16 +144,16 @@ fn of_prompts(path: &str, schemas: &mut Schemas) -> Operation {
 fn of_owned(path: &str, schemas: &mut Schemas) -> Operation {
     let failure = schemas.failure();
     match path {
-        "/accounts" => document::<Accounts>(
+        "/accounts" => document::<AccountsDocument>(
             "The accounts of callers at upstreams, in this replica; the most recently used first.",
             schemas,
         ),
-        "/accounts/revoke" => action::<RevocationRequest, Revoked>(
+        "/accounts/revoke" => action::<RevocationRequest, RevokedAccounts>(
             "Revokes accounts of callers at upstreams, at once.",
-            "Revoked.",
+            "RevokedAccounts.",
             schemas,
         ),
-        "/rollouts" => document::<Rollouts>(
+        "/rollouts" => document::<RolloutsDocument>(
             "The rollouts, with the gets of their new versions in this replica.",
             schemas,
         ),

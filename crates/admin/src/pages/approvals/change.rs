@@ -8,7 +8,7 @@ use crate::pages::version::{Comparison, VersionView};
 use crate::state::AdminState;
 use ::approvals::Examined;
 use ::approvals::words::{DiffLine, LineKind, marked_lines};
-use catalog::blocking::beside_calls;
+use catalog::blocking::run_blocking;
 
 /// The changes that an approval would make.
 #[derive(Default)]
@@ -59,7 +59,7 @@ impl Change {
             };
             Self { patch, patch_total, content }
         };
-        beside_calls(compare).await
+        run_blocking(compare).await
     }
 
     /// Whether only a part of the patch is shown, so that it cannot be approved here.

@@ -10,7 +10,7 @@ use crate::pages::{PageError, PageResult};
 use crate::request::Paging;
 use crate::sign_in::Role;
 use ::approvals::skill_files::offered_file;
-use catalog::blocking::beside_calls;
+use catalog::blocking::run_blocking;
 use domain::approval::Version;
 use domain::hidden_text;
 use domain::json::Json;
@@ -132,7 +132,7 @@ async fn shown(looked: &Looked<'_>, file: &FileRow) -> PageResult<ShownFile> {
     let mut version = Version { texts: Default::default(), ..decided.version.clone() };
     version.files.retain(|path, _| **path == *file.path);
     let approvals = state.approvals.clone();
-    let mut parts = beside_calls(move || approvals.version_parts(&version)).await;
+    let mut parts = run_blocking(move || approvals.version_parts(&version)).await;
     let text = parts.files.remove(file.path.as_str()).map(|part| part.text);
     let by = &decided.attribution;
     Ok(ShownFile::of(text, Some((by.by.clone(), by.at.clone()))))

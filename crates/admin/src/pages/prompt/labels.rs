@@ -15,7 +15,7 @@ use approvals::VersionParts;
 use audit::question::Question;
 use audit::search::{EventKinds, Find, LogEntry, SearchResult};
 use calls::labels::LabelledPrompt;
-use catalog::blocking::beside_calls;
+use catalog::blocking::run_blocking;
 use domain::name::version_name;
 
 /// The versions and labels of one prompt.
@@ -90,7 +90,7 @@ pub(super) async fn labels(looked: &Looked<'_>) -> Option<LabelsPart> {
             approvals.library_parts(&looked.item.upstream, &raw_name).await.unwrap_or_default()
         };
         let (left, right): (VersionParts, VersionParts) = (parts(&left).await, parts(&right).await);
-        part.comparison = Some(beside_calls(move || Comparison::of(&left, &right, &[])).await);
+        part.comparison = Some(run_blocking(move || Comparison::of(&left, &right, &[])).await);
     }
     Some(part)
 }

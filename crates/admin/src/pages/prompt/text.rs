@@ -9,7 +9,7 @@ use crate::pages::message::ContentView;
 use crate::pages::version::VersionView;
 use crate::pages::{PageError, PageResult};
 use crate::sign_in::Role;
-use catalog::blocking::beside_calls;
+use catalog::blocking::run_blocking;
 
 /// The text of a prompt, and its arguments.
 #[derive(Template)]
@@ -73,7 +73,7 @@ async fn shown(looked: &Looked<'_>) -> Result<ShownText, PageError> {
     };
     if let Some(decided) = row.approved() {
         let (approvals, version) = (state.approvals.clone(), decided.version.clone());
-        let parts = beside_calls(move || approvals.version_parts(&version)).await;
+        let parts = run_blocking(move || approvals.version_parts(&version)).await;
         let version = VersionView::of(&parts);
         if version.has_text() {
             return Ok(ShownText::Approved {

@@ -8,7 +8,7 @@ use crate::pages::message::ContentView;
 use crate::pages::version::{Comparison, MessageChange};
 use crate::sign_in::Role;
 use approvals::VersionParts;
-use catalog::blocking::beside_calls;
+use catalog::blocking::run_blocking;
 use domain::approval::{Decided, DigestText, Version};
 
 /// The versions of one prompt, the newest first.
@@ -78,7 +78,7 @@ pub(super) async fn versions(looked: &Looked<'_>) -> VersionsTab {
                     [from, to].map(|version| approvals.version_parts(&version));
                 Comparison::of(&parts[0], &parts[1], &[])
             };
-            Some(beside_calls(compare).await)
+            Some(run_blocking(compare).await)
         }
         None => None,
     };

@@ -21,7 +21,7 @@ use url::{Url, form_urlencoded};
 use crate::sign_in::attempts::Failed;
 use crate::sign_in::site::site;
 use crate::sign_in::tests::{admin, sealer};
-use crate::sign_in::{LocalPath, Redirect, Role, SignIn, SignInError, SignedIn, Via};
+use crate::sign_in::{LocalPath, Redirect, Role, SignIn, SignInError, SignInMethod, SignedIn};
 use audit::Audit;
 use base::seal::{jws, sha256};
 use domain::unix_time::UnixSeconds;
@@ -268,7 +268,7 @@ async fn a_person_signs_in_with_every_kind_of_key() {
         assert!(signed_in.cookies[1].text().starts_with("promptgate_login=; Max-Age=0;"));
         let ada = visitor(&sign_in, &signed_in).unwrap();
         assert_eq!((ada.id.as_str(), ada.shown()), ("ada", "ada@example.com"));
-        assert_eq!((ada.role, ada.via), (Role::Approver, Via::Oidc));
+        assert_eq!((ada.role, ada.via), (Role::Approver, SignInMethod::Oidc));
         assert_eq!(ada.groups, ["leads", "staff"]);
         let state = provider.state.lock().unwrap();
         let (authorization, form) = &state.exchanges[0];

@@ -224,7 +224,7 @@ impl SessionPlace<'_> {
         let Sender { caller, address, .. } = sender.clone();
         let body = body.to_vec();
         let message = RelayMessage::Post { session_id: id.to_owned(), caller, address, body };
-        match cluster.relay().hand_over(&sender.holder(), replica, message).await {
+        match cluster.relay().deliver(&sender.holder(), replica, message).await {
             Ok(Handling::Handled) => Ok(()),
             Ok(_) => Err(TransportFault::SessionUnknown),
             Err(error) => Err(relay_fault(error)),

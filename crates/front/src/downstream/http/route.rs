@@ -27,7 +27,7 @@ use crate::downstream::{Serve, TlsServer};
 use crate::session::dialect::Dialect;
 use crate::session::notify::notifications::{NotificationStream, StreamEvent};
 use crate::session::{CallPermits, Dispatch, MessageRefusal, RequestContext, TransportContext};
-use base::platform::heap::rare;
+use base::platform::heap::boxed;
 use config::Limits;
 use domain::caller::{Caller, Proof};
 use domain::chunks::Chunks;
@@ -106,7 +106,7 @@ impl Endpoint {
             request_head::client_address(peer.address, &head.headers, &self.trusted_proxies);
         self.gate.check_address(address)?;
         if let Some(name) = self.hooks.named(path) {
-            rare(self.hooks.take(head, body, name, address, &self.admission)).await?;
+            boxed(self.hooks.take(head, body, name, address, &self.admission)).await?;
             self.sessions.hint(name);
             return Ok(respond::accepted());
         }
@@ -137,15 +137,15 @@ impl Endpoint {
         if let Some(http_sse) = &self.http_sse
             && http_sse.path() == path
         {
-            return rare(self.serve_http_sse(head, body, http_sse, sender)).await;
+            return boxed(self.serve_http_sse(head, body, http_sse, sender)).await;
         }
         if !self.paths.iter().any(|endpoint| endpoint == path) {
             return Err(self.no_endpoint(&sender.caller).into());
         }
         match *method {
             Method::POST => self.post(head, body, path, sender).await,
-            Method::GET => rare(self.open_stream(headers, path, sender)).await,
-            Method::DELETE => rare(self.terminate(headers, path, sender)).await,
+            Method::GET => boxed(self.open_stream(headers, path, sender)).await,
+            Method::DELETE => boxed(self.terminate(headers, path, sender)).await,
             _ => Err(TransportFault::MethodNotAllowed { allow: "GET, POST, DELETE" }.into()),
         }
     }

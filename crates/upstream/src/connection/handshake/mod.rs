@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use crate::call::reply::INITIALIZE_ID;
 use crate::transport::streamable_http::{MCP_METHOD, MCP_NAME, PROTOCOL_VERSION, SESSION_ID};
 use crate::transport::{UpstreamEvent, UpstreamTransport};
-use base::platform::heap::rare;
+use base::platform::heap::boxed;
 use domain::call::ForwardedMeta;
 use domain::fault::UpstreamFaultKind as Kind;
 use domain::json::Json;
@@ -102,7 +102,7 @@ impl Conversation {
         capabilities: ClientCapabilities,
     ) -> Result<Self, Kind> {
         let Some(revision) = revision else {
-            return rare(Self::detect(transport, probe)).await;
+            return boxed(Self::detect(transport, probe)).await;
         };
         match revision.era() {
             Era::Legacy => initialize(transport, revision, capabilities).await,

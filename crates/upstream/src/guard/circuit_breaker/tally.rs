@@ -5,13 +5,13 @@ use std::collections::HashMap;
 /// Consecutive failures by key. A key counts for at most half of the needed failures, so that a
 /// caller who fails at will does not turn the single failure of another caller into an outage.
 #[derive(Debug, Default)]
-pub(super) struct Tally {
+pub(super) struct FailureTally {
     /// Bounded by the number of needed failures.
     counts: HashMap<u64, usize>,
     counted: usize,
 }
 
-impl Tally {
+impl FailureTally {
     /// Counts a failure. Returns whether several keys together have the `needed` failures.
     pub(super) fn add(&mut self, key: u64, needed: usize) -> bool {
         // A single failure has a single key.

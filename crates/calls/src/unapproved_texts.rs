@@ -24,7 +24,7 @@ use domain::json::Json;
 use domain::name::UpstreamId;
 
 /// Prompts whose gets returned texts other than the approved ones.
-pub struct Mismatches {
+pub struct UnapprovedTexts {
     /// The prompts to probe, by upstream.
     prompts: Mutex<HashMap<UpstreamId, HashSet<Arc<str>>>>,
     added: watch::Sender<()>,
@@ -71,7 +71,7 @@ impl Weighter<PromptKey, Arc<Found>> for FoundSize {
     }
 }
 
-impl Default for Mismatches {
+impl Default for UnapprovedTexts {
     fn default() -> Self {
         Self {
             prompts: Mutex::default(),
@@ -82,7 +82,7 @@ impl Default for Mismatches {
     }
 }
 
-impl Mismatches {
+impl UnapprovedTexts {
     /// Adds an unexpected text of a get. Has the prompt probed if the text is news, so that no
     /// caller can cause endless probes.
     pub(super) fn found(

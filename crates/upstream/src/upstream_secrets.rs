@@ -9,7 +9,7 @@ use domain::fault::UpstreamFaultKind as Kind;
 use domain::redaction::{Secrets, without_secrets};
 
 /// The secrets of one upstream: the configured secrets, and the last access tokens.
-pub struct HeldSecrets {
+pub struct UpstreamSecrets {
     configured: Secrets,
     /// The source of the access tokens, if the upstream is called with tokens.
     connector: Option<Arc<Connector>>,
@@ -19,7 +19,7 @@ pub struct HeldSecrets {
 /// protects nothing.
 const MIN_SECRET: usize = 6;
 
-impl HeldSecrets {
+impl UpstreamSecrets {
     pub(crate) fn new(
         upstream: &config::UpstreamSettings,
         connector: Option<Arc<Connector>>,
@@ -40,7 +40,7 @@ impl HeldSecrets {
     }
 }
 
-impl SecretSource for HeldSecrets {
+impl SecretSource for UpstreamSecrets {
     fn secrets(&self) -> Cow<'_, Secrets> {
         let tokens = self.connector.as_ref().map(|connector| connector.last_tokens());
         let mut secrets = Cow::Borrowed(&self.configured);
