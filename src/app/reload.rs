@@ -196,21 +196,8 @@ impl App {
             self.usage.configure(config.admin.as_ref().map(|admin| &admin.usage));
         }
         self.publish(&edition, tls);
-        let lock = &config.approvals.lock.digest;
-        info!(
-            digest = config.digest,
-            before = before.config.digest,
-            lock,
-            lock_before = before.config.approvals.lock.digest,
-            "configuration reloaded"
-        );
-        for key in &needs_restart {
-            warn!(key, "setting changed in the file; restart the gateway to apply it");
-        }
         let removed = config.removals(&before.config);
-        for key in &removed {
-            warn!(key, "the configuration file has removed a protection explicitly");
-        }
+        log_reload(config, &before.config, &needs_restart, &removed);
         self.reloads.applied(&needs_restart, removed);
         self.telemetry.metrics().reload_applied();
         self.edition.store(edition);
@@ -395,6 +382,23 @@ fn keep_for_life(config: &mut Config, before: &Config) -> Vec<&'static str> {
         }
     }
     needs_restart
+}
+
+/// Logs an applied configuration, with its removed protections and the keys that need a restart.
+fn log_reload(config: &Config, before: &Config, needs_restart: &[&str], removed: &[&str]) {
+    info!(
+        digest = config.digest,
+        before = before.digest,
+        lock = config.approvals.lock.digest,
+        lock_before = before.approvals.lock.digest,
+        "configuration reloaded"
+    );
+    for key in needs_restart {
+        warn!(key, "setting changed in the file; restart the gateway to apply it");
+    }
+    for key in removed {
+        warn!(key, "the configuration file has removed a protection explicitly");
+    }
 }
 
 #[cfg(test)]

@@ -150,7 +150,7 @@ async fn a_version_that_fails_too_often_is_rolled_back_until_a_person_begins_aga
         async |path: &str| String::from_utf8(admin.send("GET", path, &[], b"").await.body).unwrap();
     let shown = page("/prompts/up__refund/versions").await;
     assert!(shown.contains("100 % of the callers get candidate"), "{shown}");
-    assert!(shown.contains("It rolls back at 20 % of 5 gets."), "{shown}");
+    assert!(shown.contains("It is rolled back at 20 % of 5 gets."), "{shown}");
 
     fails.store(true, Ordering::SeqCst);
     assert_eq!(got(&ada).await, "upstream_error", "one of five may fail");

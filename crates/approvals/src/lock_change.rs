@@ -87,6 +87,25 @@ pub(super) fn change_lock(
 /// The event of an approval by the first of two people.
 const HALF_APPROVED: &str = "prompt_approved_by_one";
 
+/// Checks that an approval covers only what an approver could read, or accepts `unseen`. Returns
+/// the reason for a refusal.
+fn check_seen(examined: &Examined, unseen: bool, rules: &ApprovalRules) -> Result<(), String> {
+    if let Some((arguments, why)) = examined.unverified() {
+        return Err(format!(
+            "the approval covers its text with {arguments}, which cannot be had now ({why}); approve it when it can"
+        ));
+    }
+    let mut unread = examined.offered.iter().flat_map(|offered| &offered.unread);
+    if let Some((path, why)) = unread.next() {
+        return Err(format!("its file {path} cannot be had ({why}); approve it when it can"));
+    }
+    match examined.unseen_text() {
+        Some(_) if !rules.allows_unseen => Err(UNSEEN_REFUSED.to_owned()),
+        Some(why) if !unseen => Err(why),
+        _ => Ok(()),
+    }
+}
+
 /// Applies the action to one approval. Returns the kind of the decision's record, and the version
 /// it concerns.
 fn apply(
@@ -105,24 +124,7 @@ fn apply(
     match action {
         Action::Approve { unseen } => {
             let version = offered()?;
-            if let Some((arguments, why)) = examined.unverified() {
-                let why = format!(
-                    "the approval covers its text with {arguments}, which cannot be had now ({why}); approve it when it can"
-                );
-                return Err(refused(row, why));
-            }
-            let mut unread = examined.offered.iter().flat_map(|offered| &offered.unread);
-            if let Some((path, why)) = unread.next() {
-                let why = format!("its file {path} cannot be had ({why}); approve it when it can");
-                return Err(refused(row, why));
-            }
-            match examined.unseen_text() {
-                Some(_) if !rules.allows_unseen => {
-                    return Err(refused(row, UNSEEN_REFUSED.to_owned()));
-                }
-                Some(why) if !unseen => return Err(refused(row, why)),
-                _ => {}
-            }
+            check_seen(examined, *unseen, rules).map_err(|why| refused(row, why))?;
             approve(approval, version, attribution, examined, rules)
         }
         Action::ApproveVariants { digests } => {

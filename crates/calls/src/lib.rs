@@ -122,6 +122,13 @@ struct RouterSharedState {
     upstream_deps: UpstreamDeps,
 }
 
+/// The prompt that a get asks for, and the earlier answers of its client.
+struct AskedPrompt<'a> {
+    name: &'a str,
+    name_kind: NameKind,
+    retry: Option<&'a InputRetry>,
+}
+
 impl Router {
     /// Answers a call before `deadline`, which is extended while a user answers a server request;
     /// messages before the response go to `channel`. `now` is the wall-clock time, for cursors and
@@ -160,24 +167,8 @@ impl Router {
                 search(&self.lists, call, (*sought, query), cursor.as_deref(), deadline, now).await
             }
             Request::Get { name, name_kind, arguments, retry } => {
-                let catalog =
-                    self.lists.catalog_for(call, record, name, *name_kind, deadline).await;
-                let routed = self.authorize(&catalog, context, name, *name_kind).await?;
-                let renamed = arguments.as_ref().filter(|_| *name_kind == NameKind::Tool);
-                let renamed = match renamed {
-                    Some(arguments) => renamed_arguments(routed.listed(), arguments)?,
-                    None => None,
-                };
-                let arguments = renamed.as_ref().or(arguments.as_ref());
-                let reply = self.get(&routed, arguments, retry.as_ref(), context).await;
-                if let Some(version) = routed.version {
-                    self.rollouts.note(version, &call.caller, &reply, now);
-                }
-                let mut reply = reply.map_err(|fault| without_presets(routed.item, fault))?;
-                self.count_use(call, routed.item, began);
-                count_tolerated(&self.shared, routed.item);
-                links::seal(self, &catalog, &routed, &mut reply, now);
-                Ok(reply)
+                let asked = AskedPrompt { name, name_kind: *name_kind, retry: retry.as_ref() };
+                self.answer_get(asked, arguments.as_ref(), context).await
             }
             Request::Complete { name, argument, value, context: completed } => {
                 let catalog =
@@ -226,6 +217,34 @@ impl Router {
     pub fn passthrough_at(&self, endpoint: &str) -> Option<PassthroughUpstream<'_>> {
         let upstream = self.upstreams.get(self.lists.views.endpoints.passthrough_at(endpoint)?)?;
         Some(PassthroughUpstream { router: self, upstream })
+    }
+
+    /// Takes a get through the gate, and notes its outcome.
+    async fn answer_get(
+        &self,
+        asked: AskedPrompt<'_>,
+        arguments: Option<&Document>,
+        context: CallContext<'_>,
+    ) -> Result<Reply, Fault> {
+        let began = Instant::now();
+        let CallContext { call, record, deadline, now, .. } = context;
+        let AskedPrompt { name, name_kind, retry } = asked;
+        let catalog = self.lists.catalog_for(call, record, name, name_kind, deadline).await;
+        let routed = self.authorize(&catalog, context, name, name_kind).await?;
+        let renamed = match arguments.filter(|_| name_kind == NameKind::Tool) {
+            Some(arguments) => renamed_arguments(routed.listed(), arguments)?,
+            None => None,
+        };
+        let arguments = renamed.as_ref().or(arguments);
+        let reply = self.get(&routed, arguments, retry, context).await;
+        if let Some(version) = routed.version {
+            self.rollouts.note(version, &call.caller, &reply, now);
+        }
+        let mut reply = reply.map_err(|fault| without_presets(routed.item, fault))?;
+        self.count_use(call, routed.item, began);
+        count_tolerated(&self.shared, routed.item);
+        links::seal(self, &catalog, &routed, &mut reply, now);
+        Ok(reply)
     }
 
     /// Gets a prompt from its upstream, or its approved snapshot.

@@ -12,6 +12,7 @@
 mod exporter;
 mod export_health;
 pub mod log;
+mod counters;
 mod metrics;
 mod operation;
 mod prometheus;

@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use dashmap::DashSet;
 use opentelemetry::KeyValue;
-use opentelemetry::metrics::{BoundHistogram, Counter, Histogram, Meter, MeterProvider};
+use opentelemetry::metrics::{BoundHistogram, Histogram, Meter, MeterProvider};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::metrics::{Instrument, SdkMeterProvider, Stream};
 
 use super::SCOPE;
+use super::counters::Counters;
 use super::prometheus::PrometheusReader;
 use super::prompts::{self, PromptMetrics};
 use super::series::{KnownSeries, Labels, Series, by_upstream};
@@ -25,20 +26,7 @@ pub struct Metrics {
     pub(super) server_duration: Durations,
     pub(super) client_duration: Durations,
     client_session: Histogram<f64>,
-    refused: Counter<u64>,
-    denied: Counter<u64>,
-    sessions: Counter<u64>,
-    list_changes_received: Counter<u64>,
-    list_changes_sent: Counter<u64>,
-    definition_changed: Counter<u64>,
-    unapproved: Counter<u64>,
-    rolled_out: Counter<u64>,
-    approval_notifications: Counter<u64>,
-    reloads: Counter<u64>,
-    failed_tasks: Counter<u64>,
-    driver_restarts: Counter<u64>,
-    repairs: Counter<u64>,
-    relayed: Counter<u64>,
+    counters: Counters,
     prompts: PromptMetrics,
 }
 
@@ -149,76 +137,7 @@ impl Metrics {
                 "mcp.client.session.duration",
                 "Duration of connections to upstreams",
             ),
-            refused: count(
-                "promptgate.refused",
-                "{request}",
-                "Requests that were refused before an upstream was called",
-            ),
-            denied: count(
-                "promptgate.denied",
-                "{call}",
-                "Calls that access rules, views or approvals denied",
-            ),
-            sessions: count(
-                "promptgate.sessions.created",
-                "{session}",
-                "Sessions of legacy clients that were created",
-            ),
-            list_changes_received: count(
-                "promptgate.list_changed.received",
-                "{notice}",
-                "list_changed notifications received from upstreams",
-            ),
-            list_changes_sent: count(
-                "promptgate.list_changed.sent",
-                "{notice}",
-                "list_changed notifications sent to clients",
-            ),
-            definition_changed: count(
-                "promptgate.definitions.changed",
-                "{prompt}",
-                "Prompt definitions that changed under the same name",
-            ),
-            unapproved: count(
-                "promptgate.unapproved",
-                "{get}",
-                "Gets of prompts or texts that were not approved, by outcome",
-            ),
-            rolled_out: count(
-                "promptgate.rollout.gets",
-                "{get}",
-                "Gets of prompts with a rollout, by version and outcome",
-            ),
-            approval_notifications: count(
-                "promptgate.approval_notifications",
-                "{notification}",
-                "Attempts to notify the webhook of approvals, by outcome",
-            ),
-            reloads: count(
-                "promptgate.config.reloads",
-                "{reload}",
-                "Configuration reloads, by outcome",
-            ),
-            failed_tasks: count(
-                "promptgate.tasks.failed",
-                "{task}",
-                "Tasks of the gateway that have failed; it ends after the first",
-            ),
-            driver_restarts: count(
-                "promptgate.upstream.driver_restarts",
-                "{restart}",
-                "Drivers of upstreams that have failed and were started again",
-            ),
-            repairs: count(
-                "promptgate.repairs",
-                "{repair}",
-                "Repairs to messages of upstreams, by kind",
-            ),
-            relayed: count(
-                "promptgate.cluster.relayed",
-                "{message}",
-                "Messages that were handed to another replica, by outcome",
-            ),
+            counters: Counters::new(&meter),
             prompts: PromptMetrics::new(uses, took, max_prompts),
             meter,
             reader,
@@ -241,9 +160,9 @@ impl Metrics {
         match limit {
             Some(limit) => {
                 let limit = KeyValue::new("promptgate.limit", limit.to_owned());
-                self.refused.add(1, &[reason, limit]);
+                self.counters.refused.add(1, &[reason, limit]);
             }
-            None => self.refused.add(1, &[reason]),
+            None => self.counters.refused.add(1, &[reason]),
         }
     }
 
@@ -251,7 +170,7 @@ impl Metrics {
     /// `snapshot`.
     pub fn unapproved(&self, upstream: &str, outcome: &'static str) {
         let outcome = KeyValue::new("promptgate.outcome", outcome);
-        self.unapproved.add(1, &[by_upstream(upstream), outcome]);
+        self.counters.unapproved.add(1, &[by_upstream(upstream), outcome]);
     }
 
     /// Counts a get whose version a rollout has chosen; `outcome` is `ok` or `failed`. Each
@@ -262,38 +181,40 @@ impl Metrics {
             KeyValue::new("promptgate.version", version.to_owned()),
             KeyValue::new("promptgate.outcome", outcome),
         ];
-        self.rolled_out.add(1, &labels);
+        self.counters.rolled_out.add(1, &labels);
     }
 
     /// Counts an attempt to notify the webhook of approvals; `outcome` is `delivered`, `failed` or
     /// `given_up`.
     pub fn approval_notification(&self, outcome: &'static str) {
-        self.approval_notifications.add(1, &[KeyValue::new("promptgate.outcome", outcome)]);
+        self.counters
+            .approval_notifications
+            .add(1, &[KeyValue::new("promptgate.outcome", outcome)]);
     }
 
     /// Counts a call of a prompt that the access rules deny.
     pub fn denied(&self, method: &'static str) {
-        self.denied.add(1, &[KeyValue::new("mcp.method.name", method)]);
+        self.counters.denied.add(1, &[KeyValue::new("mcp.method.name", method)]);
     }
 
     /// Counts a session that was created for a legacy client.
     pub fn session_created(&self, revision: &'static str) {
-        self.sessions.add(1, &[KeyValue::new("mcp.protocol.version", revision)]);
+        self.counters.sessions.add(1, &[KeyValue::new("mcp.protocol.version", revision)]);
     }
 
     /// Counts a `list_changed` notification of an upstream.
     pub fn list_changed_received(&self, upstream: &str) {
-        self.list_changes_received.add(1, &[by_upstream(upstream)]);
+        self.counters.list_changes_received.add(1, &[by_upstream(upstream)]);
     }
 
     /// Counts a `list_changed` notification to a client.
     pub fn list_changed_sent(&self) {
-        self.list_changes_sent.add(1, &[]);
+        self.counters.list_changes_sent.add(1, &[]);
     }
 
     /// Counts a prompt definition that changed under the same name.
     pub fn definition_changed(&self, upstream: &str) {
-        self.definition_changed.add(1, &[by_upstream(upstream)]);
+        self.counters.definition_changed.add(1, &[by_upstream(upstream)]);
     }
 
     /// Counts a changed configuration that was applied.
@@ -307,23 +228,25 @@ impl Metrics {
     }
 
     fn count_reload(&self, outcome: &'static str) {
-        self.reloads.add(1, &[KeyValue::new("promptgate.outcome", outcome)]);
+        self.counters.reloads.add(1, &[KeyValue::new("promptgate.outcome", outcome)]);
     }
 
     /// Counts a task that has failed; `how` is `panicked` or `returned`.
     pub fn task_failed(&self, task: &'static str, how: &'static str) {
         let labels = [KeyValue::new("promptgate.task", task), KeyValue::new("promptgate.how", how)];
-        self.failed_tasks.add(1, &labels);
+        self.counters.failed_tasks.add(1, &labels);
     }
 
     /// Counts a driver that has failed and is started again.
     pub fn driver_restarted(&self, upstream: &str) {
-        self.driver_restarts.add(1, &[by_upstream(upstream)]);
+        self.counters.driver_restarts.add(1, &[by_upstream(upstream)]);
     }
 
     /// Counts a repair to a message of an upstream.
     pub fn repaired(&self, upstream: &str, kind: &'static str) {
-        self.repairs.add(1, &[by_upstream(upstream), KeyValue::new("promptgate.kind", kind)]);
+        self.counters
+            .repairs
+            .add(1, &[by_upstream(upstream), KeyValue::new("promptgate.kind", kind)]);
     }
 
     /// Counts a message that was to be handed to another replica.
@@ -332,7 +255,7 @@ impl Metrics {
             KeyValue::new("promptgate.message", kind),
             KeyValue::new("promptgate.outcome", outcome),
         ];
-        self.relayed.add(1, &labels);
+        self.counters.relayed.add(1, &labels);
     }
 
     /// Counts a get or completion that an upstream answered within this time.

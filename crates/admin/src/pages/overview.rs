@@ -335,26 +335,10 @@ fn attention(
         let id = percent::encoded_segment(&upstream.id);
         add(severity, text, &format!("/upstreams/{id}"));
     }
-    for mistake in state.reloads.mistakes() {
-        add("bad", format!("The configuration file is rejected: {mistake}"), "/configuration");
-    }
-    for key in state.reloads.needs_restart() {
-        add(
-            "warn",
-            format!("{key} was changed in the file; restart the gateway to apply it"),
-            "/configuration",
-        );
-    }
-    if state.audit.is_on() && !state.audit.is_up() {
-        add("bad", "The audit log cannot be written".to_owned(), "/audit");
-    } else if state.audit.lag() > LAG {
-        let text =
-            format!("Records wait {:.1} s for the audit log", state.audit.lag().as_secs_f64());
-        add("warn", text, "/audit");
-    }
-    for problem in state.regular_verification.last().into_iter().flat_map(|last| last.problems) {
-        add("bad", format!("The audit log is not intact: {problem}"), "/audit");
-    }
+    all.extend(attention_of_process(state));
+    let mut add = |severity, text: String, page: &str| {
+        all.push(Attention { severity, text, page: page.to_owned() });
+    };
     for upstream in status {
         let Some(waiting) = upstream.waiting() else { continue };
         let id = percent::encoded_segment(&upstream.id);
@@ -388,6 +372,35 @@ fn attention(
     }
     all.sort_by_key(|attention| attention.severity != "bad");
     all.truncate(max);
+    all
+}
+
+/// Returns the conditions of the configuration file and of the audit log.
+fn attention_of_process(state: &AdminState) -> Vec<Attention> {
+    let mut all = Vec::new();
+    let mut add = |severity, text: String, page: &str| {
+        all.push(Attention { severity, text, page: page.to_owned() });
+    };
+    for mistake in state.reloads.mistakes() {
+        add("bad", format!("The configuration file is rejected: {mistake}"), "/configuration");
+    }
+    for key in state.reloads.needs_restart() {
+        add(
+            "warn",
+            format!("{key} was changed in the file; restart the gateway to apply it"),
+            "/configuration",
+        );
+    }
+    if state.audit.is_on() && !state.audit.is_up() {
+        add("bad", "The audit log cannot be written".to_owned(), "/audit");
+    } else if state.audit.lag() > LAG {
+        let text =
+            format!("Records wait {:.1} s for the audit log", state.audit.lag().as_secs_f64());
+        add("warn", text, "/audit");
+    }
+    for problem in state.regular_verification.last().into_iter().flat_map(|last| last.problems) {
+        add("bad", format!("The audit log is not intact: {problem}"), "/audit");
+    }
     all
 }
 

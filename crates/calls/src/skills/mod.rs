@@ -105,10 +105,7 @@ pub(super) async fn answer(
         FoundPart::DynamicFile(_) if is_snapshot => return Err(unknown(uri)),
         FoundPart::DynamicFile(file) => {
             let asking = AskedUri { item, uri: file.into(), deadline };
-            let result = ask(&admitted, &asking, channel).await;
-            let is_unknown = result.as_ref().is_err_and(is_unknown_file);
-            let result = if is_unknown { Err(unknown(uri)) } else { result }?;
-            check_dynamic(upstream, &asking, &result)?;
+            let result = read_dynamic(&admitted, asking, uri, channel).await?;
             let (fresh_for, whose) = router.lists.hints_of(result.json(), call);
             (ttl, scope) = (ttl.min(fresh_for), scope.max(whose));
             SkillBody::File { uri: uri.to_owned(), result, skill: None }
@@ -222,6 +219,20 @@ fn doubt_list(router: &Router, upstream: &Upstream, caller: &Caller) {
 fn is_unknown_file(fault: &Fault) -> bool {
     let is_unknown = |kind: &Kind| matches!(kind, Kind::Error { code: -32602 | -32002, .. });
     matches!(fault, Fault::Upstream(own) if is_unknown(&own.kind))
+}
+
+/// Reads a file of a dynamic skill, which `uri` names for clients.
+async fn read_dynamic(
+    admitted: &Admitted<'_>,
+    asking: AskedUri<'_>,
+    uri: &str,
+    channel: &CallChannel,
+) -> Result<Document, Fault> {
+    let result = ask(admitted, &asking, channel).await;
+    let is_unknown = result.as_ref().is_err_and(is_unknown_file);
+    let result = if is_unknown { Err(unknown(uri)) } else { result }?;
+    check_dynamic(admitted.upstream, &asking, &result)?;
+    Ok(result)
 }
 
 /// Checks the URI and the form of a file of a dynamic skill, for which no entry states a digest.

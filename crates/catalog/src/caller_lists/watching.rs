@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::DropGuard;
 
-use super::list::ListsOf;
+use super::list::{List, ListsOf};
 use super::{CallerLists, Cause, Place};
 use crate::blocking::run_blocking;
 use crate::segment::Digest;
@@ -220,18 +220,14 @@ async fn listen(
     loop {
         fetched.borrow_and_update();
         let list = lists.lists_of(caller).get(*at).cloned();
-        let due = match &list {
-            Some(list)
-                if list.failure.is_none()
-                    && list.renew_at > Instant::now()
-                    && changed_at.is_none_or(|changed_at| list.began_at >= changed_at) =>
-            {
+        let due = match list.as_deref().filter(|list| is_fresh(list, changed_at)) {
+            Some(list) => {
                 backoff.reset();
                 changed_at = None;
                 list.renew_at
             }
             // The list is due, has changed, could not be fetched, or was evicted.
-            Some(_) | None => Instant::now() + backoff.next(fastrand::f64()),
+            None => Instant::now() + backoff.next(fastrand::f64()),
         };
         // A notification may also concern another list of the caller.
         let fetched_again = async {
@@ -268,6 +264,13 @@ async fn listen(
             return;
         }
     }
+}
+
+/// Whether a list was fetched after the last change, and is not due yet.
+fn is_fresh(list: &List, changed_at: Option<Instant>) -> bool {
+    list.failure.is_none()
+        && list.renew_at > Instant::now()
+        && changed_at.is_none_or(|changed_at| list.began_at >= changed_at)
 }
 
 /// Runs `work` to its end while polling `listening`; breaks if `listening` has ended, too. Both
