@@ -15,9 +15,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use domain::json::Json;
-use domain::merge;
 use domain::name::{Naming, Prefix};
-use domain::prompt::Prompt;
+use domain::prompt::merge;
+use domain::prompt::prompt::Prompt;
 use memchr::memmem;
 use serde_json::json;
 

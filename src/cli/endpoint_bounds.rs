@@ -3,7 +3,7 @@
 use catalog::endpoints::EndpointScopes;
 use catalog::snapshot::Catalog;
 use config::Config;
-use domain::skill::{SkillCount, exceeds_hosts};
+use domain::prompt::skill::{SkillCount, exceeds_hosts};
 
 /// Returns the warnings about the endpoints of a configuration, for the lists of its upstreams in
 /// `catalog`.
@@ -59,8 +59,8 @@ mod tests {
     use super::*;
     use crate::cli::unmatched::KnownPrompts;
     use domain::json::Json;
-    use domain::prompt::Prompt;
-    use domain::skill::Skill;
+    use domain::prompt::prompt::Prompt;
+    use domain::prompt::skill::Skill;
     use library::prompt_list::PromptList;
     use library::{LibraryLabels, LibrarySnapshot};
 

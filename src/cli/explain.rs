@@ -12,12 +12,12 @@ use super::status::fetch_once;
 use access::{AccessVerdict, Decisions, RuleSet, action};
 use config::{Config, Transport, UpstreamSettings};
 use domain::approval::{ApprovalKind, ApprovalState};
-use domain::caller::Caller;
+use domain::call::caller::Caller;
+use domain::call::rights::PromptRef;
 use domain::fault::excerpt;
-use domain::method::Method;
-use domain::overlay;
-use domain::rights::PromptRef;
-use domain::skill;
+use domain::prompt::overlay;
+use domain::prompt::skill;
+use domain::protocol::method::Method;
 use library::prompt_list::PromptList;
 use library::{LibraryLabels, LibrarySnapshot};
 

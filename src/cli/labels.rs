@@ -17,8 +17,8 @@ use crate::app::App;
 use base::platform::wall_clock;
 use calls::labels::LabelledPrompt;
 use domain::approval::Decider;
-use domain::percent;
-use domain::similar::suggestion;
+use domain::text::percent;
+use domain::text::similar::suggestion;
 
 /// The path of labels in the admin API.
 const PATH: &str = "/api/v1/labels";

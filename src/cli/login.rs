@@ -23,7 +23,7 @@ use super::runtime::runtime;
 use cluster::SharedLogins;
 use config::{Config, Http};
 use domain::address_policy::AddressPolicy;
-use domain::unix_time::UnixSeconds;
+use domain::time::unix_time::UnixSeconds;
 use logins::StoredLogin;
 use logins::sign_in::Provider;
 use logins::sign_in::callback::{Arrival, Callback};

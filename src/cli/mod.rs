@@ -48,7 +48,7 @@ use failure::{Failure, USAGE};
 use output::print_json;
 
 use ::config::Config;
-use domain::skill::SCHEME;
+use domain::prompt::skill::SCHEME;
 
 /// Parses the command line and runs the command. Returns the exit code of the process.
 pub fn main() -> ExitCode {

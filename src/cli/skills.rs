@@ -8,10 +8,10 @@ use super::failure::Failure;
 use super::output::{printable, terminal_width};
 use super::reach::Reach;
 use config::Settings;
-use domain::call::ForwardedMeta;
+use domain::call::call::ForwardedMeta;
 use domain::fault::UpstreamFaultKind as Kind;
-use domain::server_request::ClientCapabilities;
-use domain::skill::Skill;
+use domain::prompt::skill::Skill;
+use domain::protocol::server_request::ClientCapabilities;
 use upstream::call::request::{RequestParams, UpstreamRequest};
 
 /// Lists the skills whose URIs are chosen.

@@ -12,10 +12,10 @@ use catalog::snapshot::Catalog;
 use catalog::source::UpstreamSource;
 use config::{Config, Origin};
 use domain::approval::Mode;
-use domain::caller::{ANONYMOUS, CONSOLE, PROBER};
-use domain::glob::Glob;
+use domain::call::caller::{ANONYMOUS, CONSOLE, PROBER};
 use domain::name::UpstreamId;
-use domain::similar::suggestion;
+use domain::text::glob::Glob;
+use domain::text::similar::suggestion;
 use library::prompt_list::PromptList;
 use upstream::driver::{DriverId, DriverReport, FetchedList};
 
@@ -256,7 +256,7 @@ fn place(config: &Config, file: &Path, key: &str) -> String {
 mod tests {
     use super::*;
     use domain::json::Json;
-    use domain::prompt::Prompt;
+    use domain::prompt::prompt::Prompt;
 
     fn list(names: &[&str]) -> PromptList {
         let prompt = |name: &&str| {

@@ -18,7 +18,7 @@ use admin::usage_columns::{self, COUNTS, DIMENSIONS};
 use audit::question::Question;
 use audit::usage::{Dimension, Filter, GatewayUsage, Query, RecentUses, Report, Sort, UsedPrompts};
 use config::Records;
-use domain::similar::suggestion;
+use domain::text::similar::suggestion;
 
 /// The time for an answer: people wait for it.
 const PATIENCE: Duration = Duration::from_secs(600);

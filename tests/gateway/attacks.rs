@@ -5,10 +5,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use domain::caller::Caller;
+use domain::call::caller::Caller;
+use domain::call::rights::{PromptRef, Rights};
 use domain::fault::{Fault, RequestFault};
-use domain::method::Method;
-use domain::rights::{PromptRef, Rights};
+use domain::protocol::method::Method;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};

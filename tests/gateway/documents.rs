@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use config::{Config, Settings};
-use domain::server_request::ClientCapabilities;
+use domain::protocol::server_request::ClientCapabilities;
 use serde_json::json;
 
 use crate::support::{Gateway, eventually};

@@ -14,7 +14,7 @@ use crate::support::client::Reply;
 use crate::support::gateway::api_key;
 use crate::support::{Client, Gateway, Upstream};
 use base::seal::hex::hex;
-use domain::unix_time::UnixSeconds;
+use domain::time::unix_time::UnixSeconds;
 
 const SECRET: &str = "s3cret-of-webhooks";
 

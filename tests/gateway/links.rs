@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use base::seal::{SealKeys, Sealer, TokenKind, sha256_text};
-use domain::link::{Link, sealed_uri};
-use domain::unix_time::UnixSeconds;
+use domain::call::link::{Link, sealed_uri};
+use domain::time::unix_time::UnixSeconds;
 use serde_json::{Value, json};
 
 use super::approvals::{Folder, enforced, short_list};

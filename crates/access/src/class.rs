@@ -11,9 +11,9 @@ use cedar_policy::{
 
 use crate::prompt_tests::{PromptClass, PromptTests};
 use crate::rule::action;
-use domain::caller::Caller;
-use domain::method::Method;
-use domain::rights::{Allowed, NO_RULE, PromptRef};
+use domain::call::caller::Caller;
+use domain::call::rights::{Allowed, NO_RULE, PromptRef};
+use domain::protocol::method::Method;
 
 /// An access decision, with the policies that decided.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]

@@ -12,9 +12,9 @@ use quick_cache::sync::Cache;
 
 use crate::class::{AccessVerdict, CallerClass, Types};
 use crate::rule_set::RuleSet;
-use domain::caller::Caller;
-use domain::method::Method;
-use domain::rights::{Allowed, NO_RULE, PromptRef, Rights};
+use domain::call::caller::Caller;
+use domain::call::rights::{Allowed, NO_RULE, PromptRef, Rights};
+use domain::protocol::method::Method;
 
 /// The compiled policies, and the classes of the recent callers.
 pub struct Decisions {
@@ -163,8 +163,8 @@ mod tests {
     use super::*;
     use crate::rule::{Effect, Rule, RuleCallers};
     use domain::approval::ApprovalState;
-    use domain::glob::Glob;
     use domain::name::UpstreamId;
+    use domain::text::glob::Glob;
 
     /// A rule that allows all methods of all prompts to every caller that is known.
     fn rule() -> Rule {

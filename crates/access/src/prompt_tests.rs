@@ -5,8 +5,8 @@ use cedar_policy::Policy;
 use serde_json::Value;
 
 use domain::approval::ApprovalState;
-use domain::glob::Glob;
-use domain::rights::PromptRef;
+use domain::call::rights::PromptRef;
+use domain::text::glob::Glob;
 use domain::uri::normal_form::Spelling;
 
 /// The comparisons that a set of policies makes.

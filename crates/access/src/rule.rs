@@ -1,10 +1,10 @@
 //! One access rule, and its Cedar text.
 
 use domain::approval::ApprovalState;
-use domain::caller::{ANONYMOUS, Caller};
-use domain::glob::Glob;
-use domain::method::Method;
+use domain::call::caller::{ANONYMOUS, Caller};
 use domain::name::UpstreamId;
+use domain::protocol::method::Method;
+use domain::text::glob::Glob;
 use domain::uri::normal_form::Spelling;
 
 /// An access rule: it allows or denies methods of prompts to callers.

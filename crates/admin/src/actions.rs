@@ -30,7 +30,7 @@ use ::approvals::Action;
 use audit::archive::CopyStatement;
 use audit::question::Question;
 use audit::record::AuditEvent;
-use domain::percent;
+use domain::text::percent;
 use front::downstream::clock::now;
 
 /// A trial of a prompt, as the body of a POST.

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use super::AdminState;
 use calls::rollouts::RolloutStatus;
-use domain::rollout::{RollbackRule, RolloutStep};
-use domain::unix_time::UnixSeconds;
+use domain::call::rollout::{RollbackRule, RolloutStep};
+use domain::time::unix_time::UnixSeconds;
 use front::downstream::clock::now;
 
 /// The rollout to restart, as the body of a POST.

@@ -9,7 +9,7 @@ use super::sign_in::Role;
 use super::state::AdminState;
 use super::{accounts, approvals, labels, rollouts};
 use ::approvals::Action;
-use domain::percent;
+use domain::text::percent;
 
 /// One method of one path.
 pub(super) struct Route {

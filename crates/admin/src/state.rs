@@ -22,7 +22,7 @@ use catalog::listed_item::ListedItem;
 use catalog::snapshot::Catalog;
 use cluster::{ClusterMember, Replica};
 use config::Config;
-use domain::millis::whole_millis;
+use domain::time::millis::whole_millis;
 use front::downstream::Endpoint;
 use front::session::Sessions;
 use net::certificates::CertificateEnd;

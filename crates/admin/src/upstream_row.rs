@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use calls::UpstreamStatus;
 use domain::fault::UpstreamFaultKind;
-use domain::millis::whole_millis;
+use domain::time::millis::whole_millis;
 
 /// The transports of upstreams.
 #[cfg(test)]

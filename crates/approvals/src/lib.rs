@@ -50,8 +50,8 @@ use config::lock::Lock;
 use config::{ApprovalRules, Config, Transport, UpstreamSettings};
 use domain::approval::{Approval, Decider, Mode, Version};
 use domain::name::UpstreamId;
-use domain::percent;
-use domain::prompt::SourcePlace;
+use domain::prompt::prompt::SourcePlace;
+use domain::text::percent;
 use library::{FileChange, source_object};
 use telemetry::Telemetry;
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::call_channel::CallChannel;
-use domain::call::Call;
-use domain::unix_time::UnixSeconds;
+use domain::call::call::Call;
+use domain::time::unix_time::UnixSeconds;
 use policy::{Authorized, CallRecord};
 use upstream::Upstream;
 

@@ -8,8 +8,8 @@ use base::seal;
 use catalog::approval::{DEPTH, ExpectedText};
 use domain::approval::template::{fill, is_filled};
 use domain::approval::{DigestText, Form, canonical_text};
-use domain::document::Document;
 use domain::json::Json;
+use domain::json::document::Document;
 
 /// Cache of results with approved texts, keyed by the digests of the texts. Evicts the least
 /// recently used results.

@@ -5,10 +5,10 @@ use std::collections::{HashMap, HashSet};
 use super::routed_prompt::RoutedPrompt;
 use catalog::listed_item::ListedItem;
 use catalog::segment::name_of_tool;
-use domain::call_overlay::Validation;
-use domain::document::Document;
 use domain::fault::{Fault, RequestFault, UpstreamFault};
+use domain::json::document::Document;
 use domain::json::object::write_object;
+use domain::prompt::call_overlay::Validation;
 use domain::redaction::without_secrets;
 
 /// Maps the arguments of a tool to the names of the prompt's arguments. `None`: the names are the

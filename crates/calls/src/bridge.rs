@@ -12,19 +12,19 @@ use super::suspended_calls::{self, SuspendedCall};
 use base::platform::heap::boxed;
 use base::seal;
 use catalog::reply::{InputRequired, Reply, RequestOrigin};
-use domain::call::{Call, InputRetry, ServerRequestMode};
-use domain::document::Document;
-use domain::fair_share::Holder;
+use domain::call::call::{Call, InputRetry, ServerRequestMode};
+use domain::call::fair_share::Holder;
+use domain::call::request_state::{self, GetProgress, Replay, RequestState};
 use domain::fault::{Fault, RequestFault, UpstreamFault, UpstreamFaultKind as Kind};
 use domain::json::Json;
+use domain::json::document::Document;
 use domain::json::object::write_object;
-use domain::meta;
-use domain::request_state::{self, GetProgress, Replay, RequestState};
-use domain::revision::Revision;
-use domain::server_request::{
+use domain::protocol::meta;
+use domain::protocol::revision::Revision;
+use domain::protocol::server_request::{
     Answer, ClientCapabilities, ELICIT, ServerRequest, ServerRequestKind,
 };
-use domain::unix_time::UnixSeconds;
+use domain::time::unix_time::UnixSeconds;
 use upstream::call::correlator::InterimMessage;
 use upstream::call::exchange::{CallExchange, ExchangeEvent};
 use upstream::call::request::{InputResponses, UpstreamRequest};

@@ -25,7 +25,7 @@ use catalog::source::UpstreamSource;
 use catalog::view_cache::ViewCache;
 use config::Config;
 use domain::name::UpstreamId;
-use domain::via::Via;
+use domain::protocol::via::Via;
 use policy::Gate;
 use upstream::call::correlator::NotificationSinks;
 use upstream::driver::DriverId;

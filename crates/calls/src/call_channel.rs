@@ -7,9 +7,9 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
 use catalog::reply::RequestOrigin;
-use domain::call::ClientMessages;
-use domain::document::Document;
-use domain::server_request::{Answer, ServerRequest};
+use domain::call::call::ClientMessages;
+use domain::json::document::Document;
+use domain::protocol::server_request::{Answer, ServerRequest};
 
 /// A message for the client before its response.
 #[derive(Debug)]

@@ -16,13 +16,13 @@ use catalog::approval::{ApprovalRow, DEPTH, OfferedPrompt, PromptApproval};
 use catalog::listed_item::{ListedItem, StandsFor};
 use catalog::reply::Reply;
 use domain::approval::{NO_ARGUMENTS, canonical_text};
-use domain::call::{Call, ClientMessages, ForwardedMeta, NameKind, Request, SkillPart};
-use domain::caller::{Caller, PROBER};
-use domain::chunks::Chunks;
-use domain::document::Document;
+use domain::call::call::{Call, ClientMessages, ForwardedMeta, NameKind, Request, SkillPart};
+use domain::call::caller::{Caller, PROBER};
 use domain::fault::Fault;
-use domain::skill::SkillFile;
-use domain::unix_time::UnixSeconds;
+use domain::json::document::Document;
+use domain::prompt::skill::SkillFile;
+use domain::text::chunks::Chunks;
+use domain::time::unix_time::UnixSeconds;
 use policy::{CallTarget, RecordOutcome, Resolution, ResultDigest};
 
 /// The endpoint that records of probes name.

@@ -18,12 +18,12 @@ use catalog::reply::Reply;
 use catalog::snapshot::Catalog;
 use config::Config;
 use domain::approval::ApprovalKind;
-use domain::caller::{Caller, PROBER};
+use domain::call::caller::{Caller, PROBER};
+use domain::call::rollout::{GetOutcome, Rollout, RolloutOutcomes, RolloutStep};
 use domain::fault::{Fault, UpstreamFault, UpstreamFaultKind as Kind};
 use domain::name::version_name;
-use domain::prompt_version::PromptVersion;
-use domain::rollout::{GetOutcome, Rollout, RolloutOutcomes, RolloutStep};
-use domain::unix_time::UnixSeconds;
+use domain::prompt::prompt_version::PromptVersion;
+use domain::time::unix_time::UnixSeconds;
 use policy::ServedVersion;
 
 /// The rollouts of one configuration.

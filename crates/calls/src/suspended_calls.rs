@@ -10,10 +10,10 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use base::seal::random;
-use domain::caller::Caller;
-use domain::fair_share::{FairShare, Holder, Share};
+use domain::call::caller::Caller;
+use domain::call::fair_share::{FairShare, Holder, Share};
 use domain::name::UpstreamId;
-use domain::server_request::{Answer, ServerRequest};
+use domain::protocol::server_request::{Answer, ServerRequest};
 use upstream::call::exchange::CallExchange;
 
 /// An exchange, and the server request that it waits for.

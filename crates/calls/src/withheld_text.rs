@@ -13,10 +13,10 @@ use catalog::approval::{DEPTH, ExpectedText};
 use catalog::listed_item::ListedItem;
 use catalog::reply::{self, PromptReply, Reply, ResultOrigin};
 use domain::approval::ApprovalState;
-use domain::document::Document;
-use domain::fair_share::Holder;
+use domain::call::fair_share::Holder;
 use domain::fault::{Fault, UpstreamFault, UpstreamFaultKind as Kind};
-use domain::hidden_text::HiddenText;
+use domain::json::document::Document;
+use domain::prompt::hidden_text::HiddenText;
 use upstream::guard::large_texts::{AT_ONCE, work_on};
 
 /// The outcome of a get whose text is not approved.

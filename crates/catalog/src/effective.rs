@@ -16,9 +16,9 @@ use domain::approval::{
 };
 use domain::json::Json;
 use domain::name::{Naming, Prefix, UpstreamId};
-use domain::overlay::{self, Overlaid, Overlay};
-use domain::prompt::Prompt;
-use domain::skill::Skill;
+use domain::prompt::overlay::{self, Overlaid, Overlay};
+use domain::prompt::prompt::Prompt;
+use domain::prompt::skill::Skill;
 
 /// The effective list of one upstream.
 #[derive(Debug, Default)]

@@ -5,10 +5,10 @@ use std::borrow::Cow;
 
 use super::view_cache::ListKind;
 use base::seal::{self, Sealer, TokenKind};
-use domain::call::{Call, Sought};
-use domain::cursor::{CacheScope, PagePosition};
+use domain::call::call::{Call, Sought};
+use domain::call::cursor::{CacheScope, PagePosition};
 use domain::fault::{Fault, RequestFault};
-use domain::unix_time::UnixSeconds;
+use domain::time::unix_time::UnixSeconds;
 
 /// The cursors of one list for one call.
 pub struct ListCursors<'a> {

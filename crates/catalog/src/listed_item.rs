@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use super::approval::PromptApproval;
-use domain::call_overlay::CallOverlay;
-use domain::document::Document;
+use domain::call::rights::PromptRef;
+use domain::json::document::Document;
 use domain::name::{Prefix, UpstreamId};
-use domain::prompt::Argument;
-use domain::prompt_version::PromptVersion;
-use domain::rights::PromptRef;
-use domain::skill::Skill;
+use domain::prompt::call_overlay::CallOverlay;
+use domain::prompt::prompt::Argument;
+use domain::prompt::prompt_version::PromptVersion;
+use domain::prompt::skill::Skill;
 
 /// A listed prompt or skill: the upstream and raw name behind a public name, and its approval.
 #[derive(Debug)]

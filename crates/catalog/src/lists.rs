@@ -19,13 +19,13 @@ use super::view_cache::{ListKind, ViewCache};
 use base::platform::heap::boxed;
 use base::seal::Sealer;
 use config::{Listing, ToolForm};
-use domain::call::{Call, NameKind, SkillPart};
-use domain::cursor::CacheScope;
+use domain::call::call::{Call, NameKind, SkillPart};
+use domain::call::cursor::CacheScope;
 use domain::fault::{Fault, RequestFault};
 use domain::json::Json;
 use domain::name::{Naming, Prefix, UpstreamId};
-use domain::skill::public_uri;
-use domain::unix_time::UnixSeconds;
+use domain::prompt::skill::public_uri;
+use domain::time::unix_time::UnixSeconds;
 use policy::CallRecord;
 use upstream::guard::concurrency::ConcurrencyLimit;
 

@@ -5,11 +5,11 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::snapshot::Incomplete;
-use domain::cursor::CacheScope;
-use domain::document::Document;
+use domain::call::cursor::CacheScope;
+use domain::call::passthrough::PassthroughList;
+use domain::json::document::Document;
 use domain::json::{Json, JsonKind};
 use domain::name::UpstreamId;
-use domain::passthrough::PassthroughList;
 
 /// A result of the upstream of `[passthrough]`.
 #[derive(Debug)]

@@ -12,13 +12,13 @@ use super::lists::Lists;
 use super::reply::{FoundReply, Reply};
 use super::view::ListView;
 use super::view_cache::ListKind;
-use domain::call::{Call, Sought};
-use domain::cursor::CacheScope;
-use domain::fair_share::Holder;
+use domain::call::call::{Call, Sought};
+use domain::call::cursor::CacheScope;
+use domain::call::fair_share::Holder;
 use domain::fault::{Fault, RequestFault, TransportFault};
+use domain::time::unix_time::UnixSeconds;
 use domain::tool::result::{write_found, write_found_skill};
 use domain::tool::search::{Score, SearchQuery};
-use domain::unix_time::UnixSeconds;
 
 /// Prompts on one page. A model reads the whole page, so pages are short.
 const PAGE_SIZE: usize = 20;

@@ -11,12 +11,12 @@ use bytes::Bytes;
 use super::approval::PromptApproval;
 use super::listed_item::{ListedItem, StandsFor};
 use base::seal;
-use domain::chunks;
+use domain::call::rights::Allowed;
 use domain::json::Json;
-use domain::merge::MergedPrompt;
 use domain::name::UpstreamId;
-use domain::prompt::{Argument, Prompt};
-use domain::rights::Allowed;
+use domain::prompt::merge::MergedPrompt;
+use domain::prompt::prompt::{Argument, Prompt};
+use domain::text::chunks;
 use domain::tool::name::tool_name;
 
 /// SHA-256 of a serialised list: equal digests are equal lists.

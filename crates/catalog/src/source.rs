@@ -7,9 +7,9 @@ use unicode_normalization::UnicodeNormalization;
 
 use super::approval::ApprovalSettings;
 use config::{Config, offers_as_skills};
-use domain::hidden_text::HiddenText;
 use domain::name::{Prefix, UpstreamId};
-use domain::overlay::Overlay;
+use domain::prompt::hidden_text::HiddenText;
+use domain::prompt::overlay::Overlay;
 use upstream::driver::DriverId;
 
 /// The driver of an upstream, and the names of its prompts.

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::snapshot::{Catalog, WalkInfo};
 use domain::fault::UpstreamFaultKind;
 use domain::name::UpstreamId;
-use domain::revision::Revision;
+use domain::protocol::revision::Revision;
 use library::prompt_list::emptiness;
 use upstream::Upstream;
 use upstream::driver::ConnectionState;

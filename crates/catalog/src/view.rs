@@ -7,9 +7,9 @@ use bytes::Bytes;
 
 use super::segment::{Digest, Segment, SegmentWriter, name_of_tool};
 use base::seal;
+use domain::call::rights::Allowed;
 use domain::json::Json;
 use domain::name::UpstreamId;
-use domain::rights::Allowed;
 use domain::tool::definition::{
     write_find_prompt, write_find_skill, write_prompt_tool, write_read_skill, write_use_prompt,
 };
@@ -302,7 +302,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use domain::prompt::Prompt;
+    use domain::prompt::prompt::Prompt;
 
     fn view(names: &[String]) -> ListView {
         let prompt = Prompt::read(Json::parse(br#"{"name":"x"}"#, 8).unwrap()).unwrap();

@@ -17,9 +17,9 @@ use super::segment::{Digest, Segment};
 use super::snapshot::{CatalogContent, PrivatePart};
 use super::view::ListView;
 use config::ToolForm;
-use domain::caller::{Caller, Principal, Proof};
-use domain::method::Method;
-use domain::rights::{Allowed, Rights};
+use domain::call::caller::{Caller, Principal, Proof};
+use domain::call::rights::{Allowed, Rights};
+use domain::protocol::method::Method;
 
 /// Makes and caches views.
 pub struct ViewCache {
@@ -453,8 +453,8 @@ mod tests {
     use crate::listed_item::StandsFor;
     use crate::segment::SegmentWriter;
     use config::Config;
+    use domain::call::rights::PromptRef;
     use domain::name::UpstreamId;
-    use domain::rights::PromptRef;
 
     /// Every caller sees every other prompt, in a view of its own.
     struct ViewPerCaller;

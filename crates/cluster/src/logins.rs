@@ -16,8 +16,8 @@ use super::store::{Push, RedisBackend};
 use base::platform::heap::boxed;
 use base::seal::hex::hex;
 use base::seal::random;
-use domain::backoff::{Backoff, jittered};
-use domain::millis::whole_millis;
+use domain::time::backoff::{Backoff, jittered};
+use domain::time::millis::whole_millis;
 use shutdown::Supervisor;
 
 /// The sign-ins in the store of a cluster.

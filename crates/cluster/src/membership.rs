@@ -17,9 +17,9 @@ use super::store::Push;
 use super::{ClusterMember, Relayed, ReplicaId};
 use audit::record::AuditEvent;
 use base::seal::{Sealer, TokenKind};
-use domain::backoff::{Backoff, jittered};
-use domain::fair_share::Holder;
-use domain::millis::whole_millis;
+use domain::call::fair_share::Holder;
+use domain::time::backoff::{Backoff, jittered};
+use domain::time::millis::whole_millis;
 
 /// The description of a replica in its heartbeat.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]

@@ -14,9 +14,9 @@ use super::reader::{Context, Section};
 use super::server::views::{all, globs, upstream_ids};
 use super::upstream::UpstreamSettings;
 use domain::approval::ApprovalState;
-use domain::method::Method;
+use domain::call::rights::NO_RULE;
 use domain::name::UpstreamId;
-use domain::rights::NO_RULE;
+use domain::protocol::method::Method;
 
 /// The compiled rules and policies. A call that no rule or policy allows is denied.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -196,8 +196,8 @@ mod tests {
     use super::super::Config;
     use super::*;
     use ::access::Decisions;
-    use domain::caller::Caller;
-    use domain::rights::{PromptRef, Rights};
+    use domain::call::caller::Caller;
+    use domain::call::rights::{PromptRef, Rights};
 
     const UPSTREAM: &str = "[upstreams.crm]\ntransport = \"http\"\nurl = \"http://127.0.0.1:1/\"\n";
     const RULE: &str = "[[access.rules]]\nallow = [\"get\"]\nstates = [\"approved\"]\n";

@@ -9,8 +9,8 @@ use super::server::views::globs;
 pub(crate) use base::platform::disk::{self, OpenOptions, Readers};
 use base::platform::platform;
 use base::seal::AuditKey;
-use domain::fair_share::Share;
-use domain::glob::Glob;
+use domain::call::fair_share::Share;
+use domain::text::glob::Glob;
 
 table! {
     /// The configuration of the audit log; none where `path` is `""`.

@@ -76,10 +76,10 @@ pub use upstream::{Http, Library, PromptStore, Stdio, StoreKind, Transport, Upst
 use base::platform::disk;
 use base::seal;
 use domain::approval::Mode;
+use domain::call::rollout::Rollout;
 use domain::name::{DEFAULT_SEPARATOR, MAX_LENGTH_LIMIT, Naming, UpstreamId, is_separator};
-use domain::overlay::Overlay;
-use domain::rollout::Rollout;
-use domain::text_file;
+use domain::prompt::overlay::Overlay;
+use domain::text::text_file;
 use net::tls;
 use reader::raw;
 use reader::schema::Recorder;
@@ -480,7 +480,7 @@ fn listing(mut section: Section<'_>) -> Listing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use domain::fair_share::Share;
+    use domain::call::fair_share::Share;
 
     fn parse(text: &str) -> Result<Config, ConfigError> {
         let env = [("TOKEN".to_owned(), "t0ken".to_owned())];

@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::reader::Section;
 use super::server::views::{all, globs};
 use ::access::parse_action;
-use domain::glob::Glob;
-use domain::method::{Countable, Method};
+use domain::protocol::method::{Countable, Method};
+use domain::text::glob::Glob;
 
 /// A rate limit, counted by GCRA.
 #[derive(Clone, Debug, Eq, PartialEq)]

@@ -5,10 +5,10 @@ use serde_json::{Value, json};
 use super::reader::Section;
 use super::server::views::known_id;
 use super::upstream::UpstreamSettings;
-use domain::call_overlay::{AddedMessage, Preset};
-use domain::glob::{Glob, MAX_PATTERN};
 use domain::name::UpstreamId;
-pub(crate) use domain::overlay::{ArgumentChange, Change, Overlay, OverlayAction, Rename};
+use domain::prompt::call_overlay::{AddedMessage, Preset};
+pub(crate) use domain::prompt::overlay::{ArgumentChange, Change, Overlay, OverlayAction, Rename};
+use domain::text::glob::{Glob, MAX_PATTERN};
 use domain::uri::is_unsafe;
 
 /// The keys of `[[overlays]]`.

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::reader::Section;
-use domain::rollout::{RollbackRule, Rollout, RolloutStep};
-use domain::unix_time::UnixSeconds;
+use domain::call::rollout::{RollbackRule, Rollout, RolloutStep};
+use domain::time::unix_time::UnixSeconds;
 
 /// The keys of `[[rollouts]]`.
 const KEYS: &str = r#"

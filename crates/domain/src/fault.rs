@@ -6,8 +6,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::json::JsonError;
-use super::jsonrpc::FrameError;
+use crate::json::JsonError;
+use crate::json::jsonrpc::FrameError;
 
 /// The error of one request, by the side that caused it.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
@@ -684,7 +684,7 @@ pub fn excerpt(text: &str) -> String {
 /// Replaces control and hidden characters by spaces, and truncates the text to `most` bytes.
 pub fn sanitised(text: &str, most: usize) -> String {
     let mut out: String =
-        text.chars().take(most).map(|c| if super::name::is_hidden(c) { ' ' } else { c }).collect();
+        text.chars().take(most).map(|c| if crate::name::is_hidden(c) { ' ' } else { c }).collect();
     out.truncate(out.floor_char_boundary(most));
     out
 }

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 
-use super::document::Document;
-use super::fault::{ChildReport, UpstreamFaultKind as Kind, excerpt};
+use crate::fault::{ChildReport, UpstreamFaultKind as Kind, excerpt};
+use crate::json::document::Document;
 
 /// The replacement of a secret.
 const REDACTED: &str = "[redacted]";

@@ -7,7 +7,7 @@ use base64::prelude::BASE64_STANDARD;
 use serde_json::json;
 
 use super::files;
-use domain::percent;
+use domain::text::percent;
 
 /// Reads the file that `embed` names, and returns it as a content object in JSON text.
 ///

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use domain::cursor::CacheScope;
+use domain::call::cursor::CacheScope;
 use domain::fault::UpstreamFaultKind as Kind;
-use domain::prompt::Prompt;
-use domain::skill::Skill;
+use domain::prompt::prompt::Prompt;
+use domain::prompt::skill::Skill;
 
 /// Returns the note for an operator on a working upstream without prompts; `None` if it has
 /// prompts.

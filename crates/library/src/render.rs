@@ -18,7 +18,7 @@ use super::template::{Slip, check, mistake, single_braces};
 use super::{budget, scan};
 use base::seal;
 use domain::json::write_str;
-use domain::meta;
+use domain::protocol::meta;
 
 /// A compiled library prompt.
 #[derive(Debug)]

@@ -18,12 +18,12 @@ use crate::prompt_list::PromptList;
 use base::platform::blocking;
 use base::platform::disk::{self, FileKind};
 use base::seal;
-use domain::document::Document;
 use domain::fault::UpstreamFaultKind as Kind;
 use domain::json::Json;
+use domain::json::document::Document;
 use domain::json::object::write_object;
-use domain::percent;
-use domain::skill::{MAX_FILES, SCHEME, SKILL_FILE, Skill};
+use domain::prompt::skill::{MAX_FILES, SCHEME, SKILL_FILE, Skill};
+use domain::text::percent;
 
 /// Deepest level of folders in a skill.
 const MAX_DEPTH: usize = 8;

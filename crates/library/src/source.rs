@@ -13,7 +13,7 @@ use serde_saphyr::{Error as YamlError, Options, SnippetMode, UserMessageFormatte
 
 use super::place::Remark;
 use super::template::open_block;
-use domain::similar::is_typing_error;
+use domain::text::similar::is_typing_error;
 
 /// The front matter of a file: the YAML between two `---` lines.
 #[derive(Debug, Deserialize)]

@@ -11,7 +11,7 @@ use super::store::LoginBackend;
 use audit::Audit;
 use audit::record::AuditEvent;
 use base::platform::wall_clock;
-use domain::backoff::jittered;
+use domain::time::backoff::jittered;
 
 /// Longest time between two marks of a sign-in as used.
 const DAY: Duration = Duration::from_hours(24);

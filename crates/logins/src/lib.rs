@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use config::Secret;
 use domain::fault::TokenFault;
-use domain::unix_time::UnixSeconds;
+use domain::time::unix_time::UnixSeconds;
 use net::egress::Egress;
 use net::origin::is_same_uri;
 use oauth::client::{ClientAuthentication, Form, OAuthClient, Refusal};

@@ -15,7 +15,7 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 use base::seal::pem;
 use config::TlsFiles;
 use domain::fault::excerpt;
-use domain::unix_time::UnixSeconds;
+use domain::time::unix_time::UnixSeconds;
 
 /// The owner of a certificate.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

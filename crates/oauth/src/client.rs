@@ -14,7 +14,7 @@ use base::seal::random;
 use config::Secret;
 use domain::address_policy::{AddressPolicy, is_loopback};
 use domain::fault::TokenFault;
-use domain::percent;
+use domain::text::percent;
 use net::egress::{Egress, FetchError};
 
 /// A client of an authorization server.

@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use super::jwt::Tokens;
 use base::seal;
-use domain::caller::{Caller, MAX_ID, Proof, is_reserved};
+use domain::call::caller::{Caller, MAX_ID, Proof, is_reserved};
+use domain::call::subject_token::SubjectToken;
 use domain::fault::TransportFault;
-use domain::subject_token::SubjectToken;
-use domain::unix_time::UnixSeconds;
+use domain::time::unix_time::UnixSeconds;
 
 /// The credentials of a request.
 #[derive(Clone, Copy, Default)]

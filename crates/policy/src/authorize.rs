@@ -5,13 +5,13 @@ use super::rate_limit::Counted;
 use super::record::CallRecord;
 use super::target::CallTarget;
 use super::{Gate, count_limited};
-use domain::call::{Call, Request};
-use domain::caller::{Caller, PROBER};
-use domain::fair_share::Holder;
+use domain::call::call::{Call, Request};
+use domain::call::caller::{Caller, PROBER};
+use domain::call::fair_share::Holder;
+use domain::call::rights::NO_RULE;
+use domain::call::subject_token::SubjectToken;
 use domain::fault::{Fault, RequestFault, TransportFault};
-use domain::method::Method;
-use domain::rights::NO_RULE;
-use domain::subject_token::SubjectToken;
+use domain::protocol::method::Method;
 
 /// The result of looking up the name of a call in the catalog.
 #[derive(Debug)]

@@ -46,15 +46,15 @@ use audit::record::AuditEvent;
 use audit::{Audit, Ledger};
 use cluster::ClusterMember;
 use config::Config;
-use domain::call::Call;
-use domain::caller::{Caller, Proof};
-use domain::fair_share::Holder;
+use domain::call::call::Call;
+use domain::call::caller::{Caller, Proof};
+use domain::call::fair_share::Holder;
+use domain::call::rights::{Everything, Rights};
+use domain::call::subject_token::SubjectToken;
 use domain::fault::{Fault, TransportFault};
-use domain::glob::Glob;
-use domain::method::Countable;
-use domain::rights::{Everything, Rights};
-use domain::subject_token::SubjectToken;
-use domain::unix_time::UnixSeconds;
+use domain::protocol::method::Countable;
+use domain::text::glob::Glob;
+use domain::time::unix_time::UnixSeconds;
 use telemetry::Telemetry;
 
 /// Authenticates callers, authorizes their calls, and records both.

@@ -10,11 +10,11 @@ use super::target::CallTarget;
 use audit::record::{AuditEvent, write_text};
 use audit::{Ledger, Unrecorded};
 use base::seal;
-use domain::call::{Call, Request};
-use domain::caller::{Caller, Proof};
-use domain::chunks::Chunks;
-use domain::fair_share::Holder;
+use domain::call::call::{Call, Request};
+use domain::call::caller::{Caller, Proof};
+use domain::call::fair_share::Holder;
 use domain::fault::{Fault, TransportFault, UpstreamFault};
+use domain::text::chunks::Chunks;
 
 /// The record of one call; without content if the call is not recorded. A call that is dropped is
 /// completed as cancelled.

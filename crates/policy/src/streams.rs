@@ -10,9 +10,9 @@ use super::record::with_caller;
 use super::tallies::WINDOW;
 use audit::record::AuditEvent;
 use audit::{Audit, Unrecorded};
-use domain::caller::Caller;
-use domain::fair_share::Holder;
-use domain::millis::whole_millis;
+use domain::call::caller::Caller;
+use domain::call::fair_share::Holder;
+use domain::time::millis::whole_millis;
 
 /// The record of an open stream; dropping it records the end.
 pub struct StreamRecord {

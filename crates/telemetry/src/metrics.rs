@@ -15,7 +15,7 @@ use super::counters::Counters;
 use super::prometheus::PrometheusReader;
 use super::prompts::{self, PromptMetrics};
 use super::series::{KnownSeries, Labels, Series, by_upstream};
-use domain::method::Method;
+use domain::protocol::method::Method;
 
 /// The counters and histograms. Gauges are registered with [`super::Telemetry::gauge`].
 pub struct Metrics {

@@ -16,10 +16,10 @@ use super::metrics::DurationSeries;
 use super::series::{Labels, TransportKind};
 use base::seal;
 use base::seal::hex::hex;
-use domain::error_code;
+use domain::call::error_code;
 use domain::fault::{Fault, UpstreamFaultKind as Kind, excerpt};
-use domain::method::Method;
-use domain::trace::Trace;
+use domain::protocol::method::Method;
+use domain::protocol::trace::Trace;
 
 /// The attributes of a request from a client.
 #[derive(Clone, Copy, Debug)]

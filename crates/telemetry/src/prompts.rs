@@ -12,7 +12,7 @@ use quick_cache::Equivalent;
 use quick_cache::sync::Cache;
 
 use super::series::by_upstream;
-use domain::method::Method;
+use domain::protocol::method::Method;
 
 /// The instruments of prompts, bound for the prompts that were used last.
 pub(super) struct PromptMetrics {

@@ -15,12 +15,12 @@ use super::walk_pace;
 use audit::record::AuditEvent;
 use base::platform::panics;
 use config::{Settings, UpstreamSettings};
-use domain::backoff::jittered;
-use domain::call::ForwardedMeta;
+use domain::call::call::ForwardedMeta;
 use domain::fault::UpstreamFaultKind as Kind;
-use domain::method::Method;
-use domain::revision::Revision;
-use domain::via::Via;
+use domain::protocol::method::Method;
+use domain::protocol::revision::Revision;
+use domain::protocol::via::Via;
+use domain::time::backoff::jittered;
 use library::prompt_list::{PromptList, emptiness};
 use telemetry::{ClientOperation, Telemetry};
 

@@ -8,8 +8,8 @@ use arc_swap::ArcSwap;
 use tokio::sync::watch;
 
 use domain::json::Json;
-use domain::method::{RESOURCES_LIST_CHANGED, TOOLS_LIST_CHANGED};
-use domain::param_headers::ParamHeaders;
+use domain::protocol::method::{RESOURCES_LIST_CHANGED, TOOLS_LIST_CHANGED};
+use domain::protocol::param_headers::ParamHeaders;
 
 /// The tools of an upstream by their names, with the headers that repeat their arguments.
 pub(crate) type KnownTools = HashMap<String, Option<Arc<ParamHeaders>>>;

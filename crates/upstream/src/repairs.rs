@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tracing::{debug, warn};
 
-use domain::repair::{RepairKind, RepairKinds};
+use domain::json::repair::{RepairKind, RepairKinds};
 use telemetry::Telemetry;
 
 /// The repairs to the messages of one upstream since its driver was started.

@@ -20,8 +20,8 @@ use approvals::{Action, ApprovalError, Approvals, Examined, examine_all, notes};
 use base::platform::wall_clock;
 use calls::UpstreamStatus;
 use domain::approval::{Decider, Mode};
-use domain::percent;
-use domain::similar::suggestion;
+use domain::text::percent;
+use domain::text::similar::suggestion;
 
 /// The path of approvals in the admin API.
 const PATH: &str = "/api/v1/approvals";

@@ -365,7 +365,7 @@ pub fn modern(id: u64, method: &str, params: Value) -> (Value, Vec<(&'static str
         _ => None,
     };
     if let Some(name) = named {
-        headers.push(("Mcp-Name", domain::mcp_name::encode(name).into_owned()));
+        headers.push(("Mcp-Name", domain::protocol::mcp_name::encode(name).into_owned()));
     }
     let mut body = request(id, method, params);
     let meta = &mut body["params"]["_meta"];

@@ -7,10 +7,10 @@ use audit::Audit;
 use base::seal::{SealKeys, Sealer};
 use calls::{Router, RouterDeps, UpstreamDeps};
 use config::Config;
-use domain::caller::Caller;
+use domain::call::caller::Caller;
+use domain::call::rights::{Everything, Rights};
 use domain::fault::Fault;
-use domain::rights::{Everything, Rights};
-use domain::unix_time::UnixSeconds;
+use domain::time::unix_time::UnixSeconds;
 use front::session::headers::{Field, Headers};
 use front::session::{
     CallOutcome, CallPermit, CallPermits, Dispatch, MessageRefusal, RequestContext, RunningCall,

@@ -86,5 +86,5 @@ pub(crate) fn page(name: impl std::fmt::Display, _: &dyn Values) -> Result<Html>
 /// A text as one segment of a path.
 #[askama::filter_fn]
 pub(crate) fn segment(text: impl std::fmt::Display, _: &dyn Values) -> Result<Html> {
-    Ok(Html(domain::percent::encoded_segment(&text.to_string())))
+    Ok(Html(domain::text::percent::encoded_segment(&text.to_string())))
 }

@@ -1,7 +1,7 @@
 //! The tabs of the page of a prompt or skill.
 
-use domain::percent::encoded_segment;
-use domain::skill::is_skill_uri;
+use domain::prompt::skill::is_skill_uri;
+use domain::text::percent::encoded_segment;
 
 /// A tab of the page, with a separate address.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -5,7 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::json;
 
 use super::{FileEntry, Host};
-use domain::percent::encoded;
+use domain::text::percent::encoded;
 
 /// Returns the address that installs the entry in a host, where its documentation has such a form.
 pub fn install_link(host: Host, place: &FileEntry, name: &str) -> Option<String> {
@@ -53,12 +53,13 @@ mod tests {
         let cursor = link(Host::Cursor).unwrap();
         let (begin, config) = cursor.split_once("&config=").unwrap();
         assert_eq!(begin, "cursor://anysphere.cursor-deeplink/mcp/install?name=prompts");
-        let config = domain::percent::decoded(config).unwrap();
+        let config = domain::text::percent::decoded(config).unwrap();
         let config: Value = serde_json::from_slice(&STANDARD.decode(config).unwrap()).unwrap();
         assert_eq!(config["url"], "http://localhost:9876/mcp?a=b&c");
         assert_eq!(config["headers"]["Authorization"], "Bearer ${env:PROMPTGATE_API_KEY}");
         let code = link(Host::VsCode).unwrap();
-        let server = domain::percent::decoded(code.strip_prefix("vscode:mcp/install?").unwrap());
+        let server =
+            domain::text::percent::decoded(code.strip_prefix("vscode:mcp/install?").unwrap());
         let server: Value = serde_json::from_str(&server.unwrap()).unwrap();
         assert_eq!((&server["name"], &server["type"]), (&json!("prompts"), &json!("http")));
         assert_eq!(server["headers"]["Authorization"], "Bearer ${input:prompts-key}");

@@ -3,8 +3,8 @@
 use serde::Serialize;
 
 use super::definition::text;
-use domain::hidden_text;
 use domain::json::Json;
+use domain::prompt::hidden_text;
 
 /// One message.
 #[derive(Debug, Serialize)]

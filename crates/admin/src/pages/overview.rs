@@ -18,8 +18,8 @@ use audit::usage::{Dimension, Filter, Query, Row, Sort};
 use audit::verify::regular::RegularOutcome;
 use calls::UpstreamStatus;
 use catalog::snapshot::{Catalog, LeftOut, LeftOutBy};
-use domain::caller::CONSOLE;
-use domain::percent;
+use domain::call::caller::CONSOLE;
+use domain::text::percent;
 
 /// The first page.
 #[derive(Template)]

@@ -16,7 +16,7 @@ use audit::usage::{DailyUses, WEEK_DAYS};
 use catalog::listed_item::ListedItem;
 use catalog::snapshot::{CatalogContent, LeftOut, LeftOutBy, LookAlike};
 use domain::json::Json;
-use domain::percent;
+use domain::text::percent;
 use domain::tool::search::{Score, SearchQuery};
 
 /// A part of the prompts.

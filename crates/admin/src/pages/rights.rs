@@ -6,9 +6,9 @@ use std::fmt;
 use crate::state::AdminState;
 use access::{Decisions, RuleCallers, action};
 use config::Config;
-use domain::caller::{ANONYMOUS, Caller};
-use domain::method::Method;
-use domain::rights::PromptRef;
+use domain::call::caller::{ANONYMOUS, Caller};
+use domain::call::rights::PromptRef;
+use domain::protocol::method::Method;
 
 /// A caller or group whose rights are shown.
 #[derive(Clone, Debug)]

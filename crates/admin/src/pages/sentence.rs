@@ -7,8 +7,8 @@ use serde_json::Value;
 use crate::console::page_of;
 use crate::console::text::{Html, ShownText, digest};
 use audit::search::{DENIED, EventKinds, LogEntry};
-use domain::percent::encoded_segment;
-use domain::skill::{SCHEME, is_skill_uri};
+use domain::prompt::skill::{SCHEME, is_skill_uri};
+use domain::text::percent::encoded_segment;
 
 /// The sentences of events. `{…}` is a member, `{…:noun}` a number with its noun; a part in `[…]`
 /// is left out if one of its members is missing, and text between `*` is bad news.

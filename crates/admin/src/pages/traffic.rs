@@ -7,7 +7,7 @@ use crate::console::plot::{Plot, PlotLine};
 use crate::request::PageRequest;
 use crate::state::AdminState;
 use audit::usage::{Dimension, Filter, Point, Query, Report, Sort};
-use domain::unix_time::UnixSeconds;
+use domain::time::unix_time::UnixSeconds;
 
 /// Uses in a span of time.
 pub(super) struct Traffic {

@@ -17,11 +17,11 @@ use crate::request::PageRequest;
 use crate::sign_in::{SignInMethod, Visitor};
 use crate::state::AdminState;
 use base::seal;
-use domain::call::{Call, ClientMessages, ForwardedMeta, NameKind, Request};
-use domain::caller::{CONSOLE, CONSOLE_PREFIX, Caller, is_id};
-use domain::document::Document;
-use domain::error_code;
+use domain::call::call::{Call, ClientMessages, ForwardedMeta, NameKind, Request};
+use domain::call::caller::{CONSOLE, CONSOLE_PREFIX, Caller, is_id};
+use domain::call::error_code;
 use domain::json::Json;
+use domain::json::document::Document;
 use front::session::{CallOutcome, perform_for_console};
 use net::origin::is_same_uri;
 use policy::TakenIds;
@@ -92,7 +92,7 @@ pub(crate) async fn attempt(
         caller: caller.id().to_owned(),
         outcome: "ok",
         error: None,
-        duration_ms: domain::millis::whole_millis(started.elapsed()),
+        duration_ms: domain::time::millis::whole_millis(started.elapsed()),
         started_at: page_request.now,
         description: String::new(),
         messages: Vec::new(),
@@ -248,7 +248,7 @@ mod tests {
         let ids: std::collections::HashSet<_> = subjects.map(console_id).into_iter().collect();
         assert_eq!(ids.len(), subjects.len(), "{ids:?}");
         for id in ids {
-            assert!(is_id(&id) && domain::caller::is_reserved(&id), "{id}");
+            assert!(is_id(&id) && domain::call::caller::is_reserved(&id), "{id}");
         }
         assert_eq!(console_id("ada"), "console/ada");
     }

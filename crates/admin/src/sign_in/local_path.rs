@@ -2,7 +2,7 @@
 
 use http::HeaderValue;
 
-use domain::percent;
+use domain::text::percent;
 
 /// A path of this site with its query, in visible ASCII. No browser reads it as another site.
 #[derive(Clone, Debug, Eq, PartialEq)]

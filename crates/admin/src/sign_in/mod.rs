@@ -29,7 +29,7 @@ use audit::record::AuditEvent;
 use base::seal::{Sealer, sha256};
 use cookie::Cookie;
 pub(crate) use cookie::SetCookie;
-use domain::unix_time::UnixSeconds;
+use domain::time::unix_time::UnixSeconds;
 pub(crate) use error::SignInError;
 pub(crate) use local_path::LocalPath;
 use oidc::{Flow, OidcSignIn, Person, SignInFailure};

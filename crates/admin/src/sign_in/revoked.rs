@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::session::SessionId;
-use domain::unix_time::UnixSeconds;
+use domain::time::unix_time::UnixSeconds;
 
 /// The ended sessions of this process, each until it expires. Other replicas do not know them:
 /// there the session ends because the browser has deleted its cookie.

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::role::Role;
 use base::seal::hex::hex;
 use base::seal::{self, Sealer, TokenKind, random};
-use domain::unix_time::UnixSeconds;
+use domain::time::unix_time::UnixSeconds;
 
 /// The content of the session cookie.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]

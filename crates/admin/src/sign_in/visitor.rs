@@ -6,7 +6,7 @@ use super::role::Role;
 use super::session::SessionId;
 use base::platform::wall_clock;
 use domain::approval::{ApproverProof, Decider};
-use domain::unix_time::UnixSeconds;
+use domain::time::unix_time::UnixSeconds;
 
 /// How a visitor is known.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use domain::backoff::Backoff;
 use domain::name::UpstreamId;
+use domain::time::backoff::Backoff;
 
 /// The digest of a prompt version that waits for approval.
 pub(super) type VersionId = [u8; 32];

@@ -11,7 +11,7 @@ use tokio::time::timeout;
 use base::platform::wall_clock;
 use config::Webhook;
 use domain::address_policy::AddressPolicy;
-use domain::unix_time::UnixSeconds;
+use domain::time::unix_time::UnixSeconds;
 use net::egress::{CONNECT, Egress};
 
 /// A client of one receiver.

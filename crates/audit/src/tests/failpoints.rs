@@ -18,8 +18,8 @@ use crate::record::{AuditEvent, RecordLine, Stamp};
 use crate::recover::{Recovered, recover};
 use crate::shared_writer::SharedWriter;
 use crate::writer::LogWriter;
-use domain::caller::Caller;
-use domain::fair_share::Holder;
+use domain::call::caller::Caller;
+use domain::call::fair_share::Holder;
 
 pub(super) fn holder() -> Holder {
     Holder::Caller(Caller::new("ci"))

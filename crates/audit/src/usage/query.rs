@@ -7,8 +7,8 @@ use std::time::{Duration, SystemTime};
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::counts::{Counts, Histogram};
-use domain::skill::is_skill_uri;
-use domain::unix_time::UnixSeconds;
+use domain::prompt::skill::is_skill_uri;
+use domain::time::unix_time::UnixSeconds;
 
 /// The dimension of a report: the kind of its rows.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]

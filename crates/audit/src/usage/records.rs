@@ -11,10 +11,10 @@ use serde::{Deserialize, Serialize};
 use super::counts::{CountedCall, OutcomeKind};
 use super::query::secs;
 use crate::record::MAX_DEPTH;
-use domain::caller::PROBER;
+use domain::call::caller::PROBER;
 use domain::json::Json;
-use domain::method::Method;
-use domain::skill::is_skill_uri;
+use domain::prompt::skill::is_skill_uri;
+use domain::protocol::method::Method;
 
 /// A record that usage is counted from.
 pub(super) struct Record<'a> {

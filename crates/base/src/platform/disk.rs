@@ -12,7 +12,7 @@ use std::time::SystemTime;
 use tokio::sync::Notify;
 
 use super::{System, platform};
-use domain::text_file;
+use domain::text::text_file;
 
 /// The disk of the machine.
 pub trait Disk: Send + Sync {

@@ -22,8 +22,8 @@ use sha2::{Digest, Sha256};
 
 use crate::platform::platform;
 use domain::approval::markdown;
-use domain::chunks::Chunks;
-use domain::prompt::Prompt;
+use domain::prompt::prompt::Prompt;
+use domain::text::chunks::Chunks;
 pub(crate) use keys::KEY_LEN;
 pub use keys::{AuditKey, SealKeys};
 pub use webhook::WebhookKey;

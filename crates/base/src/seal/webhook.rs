@@ -6,7 +6,7 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 
 use super::provider::hmac;
-use domain::unix_time::UnixSeconds;
+use domain::time::unix_time::UnixSeconds;
 
 /// The key that signs webhooks. `Debug` redacts it.
 #[derive(Clone, Eq, PartialEq)]

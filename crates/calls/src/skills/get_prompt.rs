@@ -8,9 +8,9 @@ use crate::call_channel::CallChannel;
 use crate::routed_prompt::{RoutedPrompt, origin};
 use catalog::listed_item::ListedSkill;
 use catalog::reply::{self, PromptReply, Reply};
-use domain::document::Document;
 use domain::fault::{Fault, UpstreamFaultKind as Kind};
-use domain::skill_prompt::{SkillMessages, TASK};
+use domain::json::document::Document;
+use domain::prompt::skill_prompt::{SkillMessages, TASK};
 
 /// Gets a prompt that is derived from a skill.
 pub(crate) async fn get(

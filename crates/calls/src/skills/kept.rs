@@ -8,9 +8,9 @@ use super::is_unknown_file;
 use crate::withheld_text::is_gone;
 use catalog::approval::DEPTH;
 use catalog::listed_item::ListedItem;
-use domain::document::Document;
 use domain::fault::{Fault, UpstreamFault, UpstreamFaultKind as Kind};
-use domain::skill::SkillFile;
+use domain::json::document::Document;
+use domain::prompt::skill::SkillFile;
 use library::file_contents;
 use upstream::Upstream;
 

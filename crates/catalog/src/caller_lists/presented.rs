@@ -14,9 +14,9 @@ use crate::skills::catalog::{SkillGroup, SkillSource};
 use crate::skills::prompts::{SkillPrompts, UpstreamPrompts};
 use crate::source::{UpstreamSource, composed};
 use domain::fault::UpstreamFaultKind as Kind;
-use domain::merge;
 use domain::name::Naming;
-use domain::skill::Skill;
+use domain::prompt::merge;
+use domain::prompt::skill::Skill;
 use library::prompt_list::PromptList;
 
 /// The prompts of a list with the prompts derived from its skills, and the skills.

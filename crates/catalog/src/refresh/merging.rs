@@ -21,13 +21,13 @@ use crate::snapshot::{
 };
 use crate::source::composed;
 use base::platform::panics;
-use domain::confusable::{DisplayedText, HashedText, SkeletonIndex, confusables};
 use domain::fault::excerpt;
 use domain::json::Json;
-use domain::merge::{self, UnmergedPrompt};
 use domain::name::{Naming, Prefix};
-use domain::prompt::Prompt;
-use domain::skill::Skill;
+use domain::prompt::merge::{self, UnmergedPrompt};
+use domain::prompt::prompt::Prompt;
+use domain::prompt::skill::Skill;
+use domain::text::confusable::{DisplayedText, HashedText, SkeletonIndex, confusables};
 use library::prompt_list::MalformedPrompt;
 
 /// Most prompts, and pairs of prompts, that are logged after one merge: an upstream full of bad

@@ -13,9 +13,9 @@ use domain::approval::{
 };
 use domain::json::Json;
 use domain::name::{Prefix, UpstreamId};
-use domain::prompt::Prompt;
-use domain::skill::{SKILL_FILE, Skill, public_uri};
-use domain::via::Via;
+use domain::prompt::prompt::Prompt;
+use domain::prompt::skill::{SKILL_FILE, Skill, public_uri};
+use domain::protocol::via::Via;
 
 /// The served skills of one upstream.
 #[derive(Debug, Default)]

@@ -10,12 +10,12 @@ use crate::segment::{Segment, SegmentWriter};
 use crate::snapshot::{CatalogContent, LeftOut, LeftOutBy, PrivatePart, SkillCatalog, next_number};
 use crate::source::UpstreamSource;
 use base::seal;
-use domain::call::SkillPart;
-use domain::caller::Principal;
-use domain::document::Document;
+use domain::call::call::SkillPart;
+use domain::call::caller::Principal;
+use domain::json::document::Document;
 use domain::name::{Prefix, UpstreamId};
-use domain::prompt_version::PromptVersion;
-use domain::skill::{SKILL_FILE, Skill, SkillFile, public_path};
+use domain::prompt::prompt_version::PromptVersion;
+use domain::prompt::skill::{SKILL_FILE, Skill, SkillFile, public_path};
 
 /// A skill with the part that a call requests.
 pub struct FoundSkill<'a> {

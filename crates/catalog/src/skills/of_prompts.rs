@@ -11,15 +11,15 @@ use crate::snapshot::{LeftOut, LeftOutBy};
 use crate::source::UpstreamSource;
 use base::seal;
 use domain::approval::{ApprovalState, Mode};
-use domain::call_overlay::{CallOverlay, with_messages};
-use domain::document::Document;
 use domain::fault::{Fault, UpstreamFault};
-use domain::hidden_text::HiddenText;
 use domain::json::Json;
+use domain::json::document::Document;
 use domain::name::UpstreamId;
-use domain::prompt::Prompt;
-use domain::prompt_skill::{PromptSkill, PromptSkillError, skill_name};
-use domain::skill::Skill;
+use domain::prompt::call_overlay::{CallOverlay, with_messages};
+use domain::prompt::hidden_text::HiddenText;
+use domain::prompt::prompt::Prompt;
+use domain::prompt::prompt_skill::{PromptSkill, PromptSkillError, skill_name};
+use domain::prompt::skill::Skill;
 use library::file_contents;
 
 /// A served prompt of an upstream whose prompts are offered as skills.

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::ReplicaId;
 use base::seal::{Sealer, TokenKind};
-use domain::caller::{Caller, Proof, TokenProof};
-use domain::unix_time::UnixSeconds;
+use domain::call::caller::{Caller, Proof, TokenProof};
+use domain::time::unix_time::UnixSeconds;
 
 /// A message for the replica that holds a call or a connection.
 #[derive(Clone, Debug, Eq, PartialEq)]

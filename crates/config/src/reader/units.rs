@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use domain::millis::whole_millis;
+use domain::time::millis::whole_millis;
 
 /// Duration units in milliseconds, smallest first.
 const DURATIONS: [(&str, u64); 5] =

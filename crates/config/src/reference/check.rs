@@ -12,7 +12,7 @@ mod tests {
     use crate::reader::key::{ELEMENTS, Key, NAMED, toml};
     use crate::reader::raw::join;
     use crate::reference::keys;
-    use domain::millis::whole_millis;
+    use domain::time::millis::whole_millis;
 
     /// The environment variable with which the tests write the tables of keys into the documents.
     const RENEW: &str = "PROMPTGATE_RENEW";

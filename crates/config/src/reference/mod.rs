@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 
 use crate::Config;
 use crate::reader::key::Key;
-use domain::similar::{is_typing_error, nearest};
+use domain::text::similar::{is_typing_error, nearest};
 
 /// The result of a search for keys.
 pub enum FoundKeys {

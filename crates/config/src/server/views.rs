@@ -4,8 +4,8 @@ use super::Server;
 use super::exposure::{self, Exposure};
 use crate::reader::Section;
 use crate::upstream::UpstreamSettings;
-use domain::glob::{Glob, MAX_PATTERN};
 use domain::name::UpstreamId;
+use domain::text::glob::{Glob, MAX_PATTERN};
 
 /// A named endpoint below the path of the main endpoint.
 #[derive(Clone, Debug, Eq, PartialEq)]

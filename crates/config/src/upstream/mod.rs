@@ -26,8 +26,8 @@ use credential::{CALLER, CallerCredential, Credentials, TokenCredential, extra_h
 use domain::address_policy::AddressPolicy;
 use domain::approval::Mode;
 use domain::name::{Prefix, UpstreamId, VERSION_MARK};
-use domain::revision::Revision;
-use domain::server_request::ClientCapabilities;
+use domain::protocol::revision::Revision;
+use domain::protocol::server_request::ClientCapabilities;
 use git::Git;
 use logins::{Login, Logins};
 use settings::{Links, Settings, approval, settings};

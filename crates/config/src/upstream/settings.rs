@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::reader::{MILLISECOND, Section, secs, table};
 use domain::approval::Mode;
-use domain::hidden_text::HiddenText;
-use domain::server_request::ClientCapabilities;
+use domain::prompt::hidden_text::HiddenText;
+use domain::protocol::server_request::ClientCapabilities;
 
 table! {
     /// Timeouts, limits and policies of one upstream. Keys that are not set are as in `base`.

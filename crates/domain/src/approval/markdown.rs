@@ -181,7 +181,7 @@ mod tests {
 
     use super::*;
     use crate::approval::canonical_text;
-    use crate::document::Document;
+    use crate::json::document::Document;
 
     fn canonical(result: &serde_json::Value) -> String {
         let result = Document::parse(result.to_string().into_bytes(), 64).unwrap();

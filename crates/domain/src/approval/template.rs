@@ -294,7 +294,7 @@ mod tests {
 
     use super::*;
     use crate::approval::{Form, canonical_text};
-    use crate::document::Document;
+    use crate::json::document::Document;
 
     /// The canonical text of a prompt with one message.
     fn text_of(text: &str) -> String {

@@ -6,6 +6,10 @@
 //! and allocates only for decoded strings that contain escapes, so a large image is never copied
 //! into a tree.
 
+pub mod document;
+pub mod edits;
+pub mod jsonrpc;
+pub mod repair;
 pub mod canonical;
 pub mod object;
 mod outline;

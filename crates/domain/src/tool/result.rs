@@ -3,9 +3,9 @@
 use super::definition::{choices, listed_choices, shortened};
 use crate::json::object::{ObjectWriter, write_object};
 use crate::json::{Json, write_str};
-use crate::revision::Revision;
-use crate::skill::{SCHEME, SKILL_FILE};
-use crate::translate;
+use crate::prompt::skill::{SCHEME, SKILL_FILE};
+use crate::protocol::revision::Revision;
+use crate::protocol::translate;
 
 /// Appends the array `content` for the messages of a checked `prompts/get` result: the content of
 /// each message, unchanged except for content types that `revision` does not define, and a text

@@ -3,11 +3,11 @@
 
 pub mod normal_form;
 
-use crate::document::Document;
 use crate::json::Json;
+use crate::json::document::Document;
 use crate::json::object::write_object;
 use crate::name::is_hidden;
-use crate::percent;
+use crate::text::percent;
 
 /// The media types that a `data:` URI may have: types that clients display and do not run.
 const SAFE_DATA: [&str; 4] = ["image/", "audio/", "video/", "text/plain"];
@@ -163,7 +163,7 @@ pub fn without(result: Json<'_>, name: &str, omitted: &[usize]) -> Document {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::content::inspect_result;
+    use crate::prompt::content::inspect_result;
 
     #[test]
     fn u17_uris_that_run_code_are_unsafe_in_every_spelling() {

@@ -5,7 +5,7 @@
 //! compare texts, and may use uppercase letters in the host.
 
 use super::{is_encoded, is_scheme};
-use crate::percent;
+use crate::text::percent;
 
 /// The reserved characters of a path that mean the same plain and percent-encoded, as unreserved
 /// characters do: servers compare decoded paths. A star stays encoded, since it has another meaning
@@ -170,7 +170,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::glob::Glob;
+    use crate::text::glob::Glob;
 
     #[test]
     fn spellings_of_one_resource_have_one_form() {

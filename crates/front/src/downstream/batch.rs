@@ -9,9 +9,9 @@ use super::calls::PendingCall;
 use super::error_message::refusal_message;
 use crate::session::dialect::Dialect;
 use crate::session::{CallPermits, Dispatch, MessageRefusal, Sessions};
-use domain::fair_share::Holder;
+use domain::call::fair_share::Holder;
 use domain::fault::TransportFault;
-use domain::jsonrpc::Id;
+use domain::json::jsonrpc::Id;
 
 /// Most bytes of all responses of one batch: a small request must not make the gateway hold
 /// gigabytes.

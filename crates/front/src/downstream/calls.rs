@@ -10,9 +10,9 @@ use crate::session::dialect::{Dialect, result_chunks};
 use crate::session::{
     CallOutcome, CallPermits, MessageRefusal, PreparedCall, RunningCall, Sessions,
 };
-use domain::chunks::Chunks;
 use domain::fault::{Fault, TransportFault};
-use domain::jsonrpc::Id;
+use domain::json::jsonrpc::Id;
+use domain::text::chunks::Chunks;
 use upstream::call::result_memory::MessageMemory;
 
 /// A call in flight. Dropping it means that the client has disconnected, which cancels the call

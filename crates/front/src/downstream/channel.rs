@@ -20,12 +20,12 @@ use super::error_message::refusal_message;
 use crate::session::connection::ClientConnection;
 use crate::session::notify::notifications::NotificationStream;
 use crate::session::{CallPermits, Dispatch, MessageRefusal, PreparedCall, Sessions};
-use domain::caller::Caller;
-use domain::fair_share::Holder;
+use domain::call::caller::Caller;
+use domain::call::fair_share::Holder;
+use domain::call::subject_token::SubjectToken;
 use domain::fault::TransportFault;
 use domain::json::Json;
-use domain::jsonrpc::Id;
-use domain::subject_token::SubjectToken;
+use domain::json::jsonrpc::Id;
 use upstream::call::result_memory::MessageMemory;
 
 /// The receiving side of a client's channel. Clones are handles of the same channel.

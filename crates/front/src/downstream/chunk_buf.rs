@@ -5,7 +5,7 @@ use std::io::IoSlice;
 
 use bytes::{Buf, Bytes};
 
-use domain::chunks::Chunks;
+use domain::text::chunks::Chunks;
 
 /// Bytes in chunks. hyper writes up to 64 of them with one system call and, without TLS, copies
 /// none.

@@ -2,14 +2,14 @@
 
 use crate::session::MessageRefusal;
 use crate::session::dialect::Dialect;
-use domain::error_code;
+use domain::call::error_code;
 use domain::fault::{
     Fault, RequestFault, TransportFault, UpstreamFault, UpstreamFaultKind as Kind,
 };
+use domain::json::jsonrpc::{self, Id};
 use domain::json::object::ObjectWriter;
 use domain::json::write_str;
-use domain::jsonrpc::{self, Id};
-use domain::revision::Revision;
+use domain::protocol::revision::Revision;
 
 /// Returns the JSON-RPC error response for a fault. Without an `id` the revision of `dialect`
 /// decides whether the response has `"id":null` or no `id`.

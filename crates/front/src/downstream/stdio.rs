@@ -17,7 +17,7 @@ use crate::session::Sessions;
 use crate::session::connection::{ClientConnection, ConnectionKind};
 use config::Server;
 use domain::fault::TransportFault;
-use domain::line_decoder::{DecodedLine, LineDecoder};
+use domain::text::line_decoder::{DecodedLine, LineDecoder};
 
 /// The streams of the stdio transport: standard input and output, or in-memory streams in tests.
 pub struct StdioStreams<R, W> {

@@ -10,11 +10,11 @@ use tokio_util::sync::CancellationToken;
 use super::dialect::Dialect;
 use super::token::{Nonce, SessionToken};
 use super::{Dispatch, MessageRefusal, RequestContext, Sessions, TransportContext};
-use domain::caller::Caller;
-use domain::revision::Revision;
-use domain::server_request::ClientCapabilities;
-use domain::subject_token::SubjectToken;
-use domain::unix_time::UnixSeconds;
+use domain::call::caller::Caller;
+use domain::call::subject_token::SubjectToken;
+use domain::protocol::revision::Revision;
+use domain::protocol::server_request::ClientCapabilities;
+use domain::time::unix_time::UnixSeconds;
 
 /// One connection of one client.
 pub struct ClientConnection {

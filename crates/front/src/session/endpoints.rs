@@ -13,12 +13,12 @@ use super::token::Nonce;
 use super::tools::{Purpose, ServedMethods, ToolRefusal, is_tool_result, with_public_name};
 use super::{Dispatch, PreparedCall, SessionSharedState, TransportContext};
 use calls::Router;
-use domain::call::{Call, ClientMessages, ForwardedMeta, Request, ServerRequestMode};
+use domain::call::call::{Call, ClientMessages, ForwardedMeta, Request, ServerRequestMode};
 use domain::fault::{Fault, RequestFault};
-use domain::jsonrpc::Id;
-use domain::log_level::LogLevel;
-use domain::meta;
-use domain::method::ForeignMethod;
+use domain::json::jsonrpc::Id;
+use domain::protocol::log_level::LogLevel;
+use domain::protocol::meta;
+use domain::protocol::method::ForeignMethod;
 use policy::Gate;
 use upstream::passthrough_signals::PassthroughLists;
 

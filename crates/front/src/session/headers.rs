@@ -6,8 +6,8 @@ use std::fmt;
 use http::header::AsHeaderName;
 use http::{HeaderMap, HeaderValue};
 
-use domain::revision::{Era, Revision};
-use domain::trace;
+use domain::protocol::revision::{Era, Revision};
+use domain::protocol::trace;
 
 /// The value of a header that may occur once.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]

@@ -20,16 +20,16 @@ use super::token::{Nonce, SessionToken, TokenOpener};
 use super::{Dispatch, MessageRefusal, RequestContext, TransportContext};
 use base::seal::Sealer;
 use catalog::view_cache::ListDigests;
-use domain::call::ServerRequestMode;
-use domain::caller::Caller;
-use domain::fair_share::Holder;
+use domain::call::call::ServerRequestMode;
+use domain::call::caller::Caller;
+use domain::call::fair_share::Holder;
 use domain::fault::{Fault, RequestFault, TransportFault};
 use domain::json::Json;
-use domain::jsonrpc::{Id, ResponseOutcome};
-use domain::method::{CANCELLED, INITIALIZE, PING};
-use domain::revision::{Era, Revision};
-use domain::server_request::ClientCapabilities;
-use domain::unix_time::UnixSeconds;
+use domain::json::jsonrpc::{Id, ResponseOutcome};
+use domain::protocol::method::{CANCELLED, INITIALIZE, PING};
+use domain::protocol::revision::{Era, Revision};
+use domain::protocol::server_request::ClientCapabilities;
+use domain::time::unix_time::UnixSeconds;
 use upstream::passthrough_signals::PassthroughLists;
 
 /// The sessions of legacy clients: sealed tokens, of which only terminated ones are remembered.

@@ -10,15 +10,15 @@ use super::notify::streams::StreamEnd;
 use super::token::Nonce;
 use super::{Dispatch, RequestContext, TransportContext};
 use catalog::view_cache::ListKinds;
-use domain::call::ServerRequestMode;
+use domain::call::call::ServerRequestMode;
 use domain::fault::{Fault, RequestFault};
 use domain::json::Json;
-use domain::jsonrpc::Id;
-use domain::log_level::LogLevel;
-use domain::method::{CANCELLED, DISCOVER, LISTEN, named_member};
-use domain::revision::Revision;
-use domain::server_request::ClientCapabilities;
-use domain::{mcp_name, meta};
+use domain::json::jsonrpc::Id;
+use domain::protocol::log_level::LogLevel;
+use domain::protocol::method::{CANCELLED, DISCOVER, LISTEN, named_member};
+use domain::protocol::revision::Revision;
+use domain::protocol::server_request::ClientCapabilities;
+use domain::{protocol::mcp_name, protocol::meta};
 use upstream::passthrough_signals::PassthroughLists;
 
 /// Reads one message of a modern client.

@@ -13,12 +13,12 @@ use super::modern::{is_modern, modern};
 use super::tools::is_tool_result;
 use super::{Dispatch, MAX_DEPTH, MessageRefusal, RequestContext, Sessions, TransportContext};
 use base::platform::heap::boxed;
-use domain::call::ForwardedMeta;
+use domain::call::call::ForwardedMeta;
 use domain::fault::{Fault, RequestFault};
+use domain::json::jsonrpc::{Frame, Id};
 use domain::json::{self, Json, JsonKind, Outline};
-use domain::jsonrpc::{Frame, Id};
-use domain::method::{DISCOVER, ForeignMethod, INITIALIZE, LISTEN, Method, PING};
-use domain::revision::{Era, Revision};
+use domain::protocol::method::{DISCOVER, ForeignMethod, INITIALIZE, LISTEN, Method, PING};
+use domain::protocol::revision::{Era, Revision};
 use telemetry::{End, ServerAttributes, ServerOperation};
 
 /// Messages of one batch: the response is one message, and waits for the slowest.

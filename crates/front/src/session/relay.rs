@@ -5,10 +5,10 @@ use std::sync::Arc;
 use super::RequestContext;
 use super::token::Nonce;
 use cluster::{ClusterMember, RelayError, RelayMessage, ReplicaId};
-use domain::fair_share::Holder;
+use domain::call::fair_share::Holder;
 use domain::fault::{Fault, TransportFault};
 use domain::json::Json;
-use domain::jsonrpc::Id;
+use domain::json::jsonrpc::Id;
 use policy::Gate;
 
 /// Hands a client's response to the replica that sent the server request.

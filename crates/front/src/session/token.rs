@@ -8,10 +8,10 @@ use quick_cache::Equivalent;
 use quick_cache::sync::Cache;
 
 use base::seal::{Sealer, TokenKind, random};
-use domain::caller::Caller;
-use domain::revision::Revision;
-use domain::server_request::ClientCapabilities;
-use domain::unix_time::UnixSeconds;
+use domain::call::caller::Caller;
+use domain::protocol::revision::Revision;
+use domain::protocol::server_request::ClientCapabilities;
+use domain::time::unix_time::UnixSeconds;
 
 /// The content of a session id.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -146,8 +146,8 @@ impl Equivalent<SealedToken<Box<str>>> for SealedToken<&str> {
 mod tests {
     use super::*;
     use base::seal::SealKeys;
-    use domain::caller::{MAX_ID, is_id};
-    use domain::cursor::{CacheScope, PagePosition};
+    use domain::call::caller::{MAX_ID, is_id};
+    use domain::call::cursor::{CacheScope, PagePosition};
     use domain::name::MAX_LENGTH_LIMIT;
 
     #[test]

@@ -10,7 +10,7 @@ use super::{GitSource, MAX_TEXT};
 use base::platform::platform;
 use config::{Git, Secret};
 use domain::fault::UpstreamFaultKind as Kind;
-use domain::percent;
+use domain::text::percent;
 use net::proxy::ProxyRoutes;
 
 /// The variable of the trusted certificates, which overrides `http.sslCAInfo` of git's

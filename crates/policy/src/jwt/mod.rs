@@ -15,9 +15,9 @@ use tokio_util::sync::CancellationToken;
 
 use base::seal;
 use config::Jwt;
-use domain::caller::{Caller, Proof, TokenProof, is_id, is_reserved};
+use domain::call::caller::{Caller, Proof, TokenProof, is_id, is_reserved};
 use domain::fault::{TransportFault, excerpt};
-use domain::unix_time::UnixSeconds;
+use domain::time::unix_time::UnixSeconds;
 use keys::{IssuerKeys, NoKey};
 use net::origin::is_same_uri;
 

@@ -21,10 +21,10 @@ use bucket::{Bucket, Exhausted};
 use buckets::LocalBuckets;
 use cluster::ClusterMember;
 use config::{Per, default_limit_name};
-use domain::caller::Caller;
-use domain::fair_share::{self, Holder};
+use domain::call::caller::Caller;
+use domain::call::fair_share::{self, Holder};
 use domain::fault::TransportFault;
-use domain::method::Countable;
+use domain::protocol::method::Countable;
 use gcra::Quota;
 use limiter::Limiter;
 use shared::SharedBuckets;
@@ -351,7 +351,7 @@ mod tests {
     use super::*;
     use config::Config;
     use domain::approval::ApprovalState;
-    use domain::method::Method;
+    use domain::protocol::method::Method;
 
     fn parse(toml: &str) -> Vec<config::Limit> {
         Config::parse("g", toml, Path::new(""), &[]).unwrap_or_else(|e| panic!("{e}")).limits

@@ -17,9 +17,9 @@ use crate::connection::dedicated::DedicatedPool;
 use crate::connection::examiner::Examiner;
 use crate::guard::concurrency::Permit;
 use crate::upstream_secrets::UpstreamSecrets;
-use domain::caller::Caller;
+use domain::call::caller::Caller;
+use domain::call::subject_token::SubjectToken;
 use domain::fault::UpstreamFaultKind as Kind;
-use domain::subject_token::SubjectToken;
 
 /// A caller's own access to one upstream. Its connections are closed when the last reference is
 /// dropped.

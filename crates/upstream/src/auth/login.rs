@@ -14,7 +14,7 @@ use super::token::AccessToken;
 use base::platform::wall_clock;
 use cluster::SharedLogins;
 use domain::fault::{TokenFault, excerpt};
-use domain::unix_time::UnixSeconds;
+use domain::time::unix_time::UnixSeconds;
 use logins::store::{LoginBackend, LoginLock, LoginStoreError};
 use logins::{LoginState, StoredLogin};
 use net::egress::{CONNECT, Egress};

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::token::AccessToken;
 use config::CALLER;
 use domain::fault::TokenFault;
-use domain::percent;
+use domain::text::percent;
 use net::egress::{CONNECT, Egress, FetchError};
 use oauth::client::{Refusal, address_policy, sensitive};
 use oauth::token::seconds;

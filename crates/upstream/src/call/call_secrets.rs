@@ -4,11 +4,11 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::correlator::InterimMessage;
-use domain::call_overlay::CallOverlay;
-use domain::document::Document;
 use domain::fault::UpstreamFaultKind as Kind;
 use domain::json::Json;
-use domain::method::Method;
+use domain::json::document::Document;
+use domain::prompt::call_overlay::CallOverlay;
+use domain::protocol::method::Method;
 use domain::redaction::Secrets;
 
 /// A source of the current secrets of an upstream.
@@ -91,7 +91,7 @@ mod tests {
     use tokio::sync::oneshot;
 
     use super::*;
-    use domain::server_request::{ELICIT, Presentation, ServerRequest};
+    use domain::protocol::server_request::{ELICIT, Presentation, ServerRequest};
 
     struct Fixed(Secrets);
 
@@ -127,7 +127,7 @@ mod tests {
         let told = secrets.remove_from_interim(asked).unwrap();
         let InterimMessage::ServerRequest { server_request, .. } = told else { panic!("{told:?}") };
         let upstream = "up";
-        let revision = domain::revision::Revision::V2025_11_25;
+        let revision = domain::protocol::revision::Revision::V2025_11_25;
         let mut written = String::new();
         let presentation = Presentation { upstream, label: false, revision, id: "1" };
         server_request.write_params(presentation, &mut written);

@@ -14,16 +14,18 @@ use crate::passthrough_signals::PassthroughSignals;
 use crate::repairs::Repairs;
 use crate::stderr_tail::StderrTail;
 use audit::Audit;
-use domain::document::Document;
 use domain::fault::UpstreamFaultKind as Kind;
 use domain::json::Json;
-use domain::jsonrpc::{Frame, Id};
-use domain::log_level::LogLevel;
-use domain::method::{
+use domain::json::document::Document;
+use domain::json::jsonrpc::{Frame, Id};
+use domain::json::repair::RepairKind;
+use domain::protocol::log_level::LogLevel;
+use domain::protocol::method::{
     CANCELLED, ELICITATION_COMPLETE, LIST_CHANGED, MESSAGE, PING, PROGRESS, RESOURCES_LIST_CHANGED,
 };
-use domain::repair::RepairKind;
-use domain::server_request::{Answer, ClientCapabilities, ServerRequest, ServerRequestError};
+use domain::protocol::server_request::{
+    Answer, ClientCapabilities, ServerRequest, ServerRequestError,
+};
 use telemetry::Telemetry;
 
 /// A message of an upstream before its response to a call.

@@ -12,9 +12,9 @@ use crate::guard::circuit_breaker::BreakerPermit;
 use crate::guard::concurrency::{ConcurrencyLimit, Permit};
 use crate::guard::large_texts::{AT_ONCE, work_on};
 use crate::recent_calls::RecentCalls;
-use domain::document::Document;
-use domain::fair_share::Holder;
+use domain::call::fair_share::Holder;
 use domain::fault::{UpstreamFault, UpstreamFaultKind as Kind};
+use domain::json::document::Document;
 use telemetry::ClientOperation;
 
 type Call = Pin<Box<dyn Future<Output = Result<Document, Kind>> + Send>>;
@@ -329,11 +329,11 @@ mod tests {
     use super::*;
     use crate::call::call_secrets::SecretSource;
     use crate::call::correlator::{Correlator, InterimSender, NotificationSinks};
-    use domain::caller::Caller;
-    use domain::jsonrpc::Id;
-    use domain::method::Method;
+    use domain::call::caller::Caller;
+    use domain::json::jsonrpc::Id;
+    use domain::protocol::method::Method;
+    use domain::protocol::server_request::ClientCapabilities;
     use domain::redaction::Secrets;
-    use domain::server_request::ClientCapabilities;
 
     fn exchange(
         call: impl Future<Output = Result<Document, Kind>> + Send + 'static,

@@ -3,15 +3,15 @@
 
 use std::borrow::Cow;
 
-use domain::document::{Document, RefusedText};
 use domain::fault::{EXCERPT, UpstreamFaultKind as Kind, excerpt, sanitised};
+use domain::json::document::{Document, RefusedText};
+use domain::json::jsonrpc::{self, Frame, Id, ResponseOutcome};
 use domain::json::object::ObjectWriter;
 use domain::json::salvage::response_id;
 use domain::json::{Json, JsonKind};
-use domain::jsonrpc::{self, Frame, Id, ResponseOutcome};
-use domain::method::{CANCELLED, PING};
 use domain::name::is_hidden;
-use domain::server_request::Answer;
+use domain::protocol::method::{CANCELLED, PING};
+use domain::protocol::server_request::Answer;
 
 /// Most nested arrays and objects in a message of an upstream. Definitions and results are shallow;
 /// the depth of `_meta` is the upstream's choice.

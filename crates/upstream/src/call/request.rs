@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use domain::call::{Call, ForwardedMeta, PROMPT_ATTRIBUTE};
-use domain::call_overlay::CallOverlay;
-use domain::document::Document;
+use domain::call::call::{Call, ForwardedMeta, PROMPT_ATTRIBUTE};
+use domain::call::passthrough::PassthroughRequest;
+use domain::json::document::Document;
 use domain::json::object::ObjectWriter;
-use domain::log_level::LogLevel;
-use domain::method::Method;
-use domain::passthrough::PassthroughRequest;
-use domain::server_request::ClientCapabilities;
+use domain::prompt::call_overlay::CallOverlay;
+use domain::protocol::log_level::LogLevel;
+use domain::protocol::method::Method;
+use domain::protocol::server_request::ClientCapabilities;
 
 /// A client's call, addressed to the upstream that owns the prompt.
 #[derive(Clone, Debug)]

@@ -25,10 +25,10 @@ use base::platform::disk::{self, Watch};
 use base::platform::heap::boxed;
 use cluster::SharedLogins;
 use config::{Stdio, UpstreamSettings};
-use domain::caller::{Caller, PROBER};
+use domain::call::caller::{Caller, PROBER};
 use domain::fault::{ChildReport, UpstreamFaultKind as Kind};
-use domain::revision::Revision;
-use domain::server_request::ClientCapabilities;
+use domain::protocol::revision::Revision;
+use domain::protocol::server_request::ClientCapabilities;
 use library::git::{GitSource, GitTree};
 use library::{LastSnapshot, LibraryLabels, LibrarySnapshot};
 

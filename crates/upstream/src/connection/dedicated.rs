@@ -18,10 +18,10 @@ use super::Connection;
 use super::connect::Connector;
 use super::examiner::Examiner;
 use config::Transport;
-use domain::backoff::Backoff;
-use domain::caller::Caller;
+use domain::call::caller::Caller;
 use domain::fault::UpstreamFaultKind as Kind;
-use domain::server_request::ClientCapabilities;
+use domain::protocol::server_request::ClientCapabilities;
+use domain::time::backoff::Backoff;
 
 /// Pool of the dedicated connections of one upstream.
 pub struct DedicatedPool {

@@ -12,7 +12,7 @@ use config::Settings;
 use domain::fault::UpstreamFaultKind as Kind;
 use domain::json::Json;
 use domain::json::object::write_members;
-use domain::method::ForeignMethod;
+use domain::protocol::method::ForeignMethod;
 
 /// Reads the tools on all pages of `tools/list`, within the limits of a walk.
 pub(super) async fn known_tools(

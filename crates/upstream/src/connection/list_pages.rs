@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use crate::repairs::Repairs;
 use config::Settings;
-use domain::cursor::CacheScope;
-use domain::document::Document;
+use domain::call::cursor::CacheScope;
 use domain::fault::{UpstreamFaultKind as Kind, excerpt};
+use domain::json::document::Document;
+use domain::json::repair::RepairKind;
 use domain::json::{Json, JsonKind};
-use domain::method::Method;
-use domain::prompt::{Prompt, PromptError};
-use domain::repair::RepairKind;
-use domain::skill::Skill;
-use domain::via::Via;
+use domain::prompt::prompt::{Prompt, PromptError};
+use domain::prompt::skill::Skill;
+use domain::protocol::method::Method;
+use domain::protocol::via::Via;
 use library::prompt_list::{MalformedPrompt, PromptList};
 
 /// State of a walk between two pages.

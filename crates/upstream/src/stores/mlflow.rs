@@ -6,7 +6,7 @@ use super::template::Format;
 use super::version::{StoreConfig, StoreVersion, chat, config_of};
 use config::PromptStore;
 use domain::json::Json;
-use domain::percent::encoded;
+use domain::text::percent::encoded;
 
 pub(super) struct Mlflow;
 

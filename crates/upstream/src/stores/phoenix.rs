@@ -5,7 +5,7 @@ use super::template::Format;
 use super::version::{StoreVersion, chat, config_of};
 use config::PromptStore;
 use domain::json::Json;
-use domain::percent::{encoded, encoded_segment};
+use domain::text::percent::{encoded, encoded_segment};
 
 pub(super) struct Phoenix;
 

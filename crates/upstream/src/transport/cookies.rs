@@ -7,7 +7,7 @@ use http::header::SET_COOKIE;
 use http::uri::Scheme;
 use http::{HeaderMap, HeaderValue, Uri};
 
-use domain::unix_time::UnixSeconds;
+use domain::time::unix_time::UnixSeconds;
 
 /// The cookies of one session with an upstream, all of the same origin. The jar ends with the
 /// session, so that another caller's session never sends these cookies.

@@ -12,9 +12,9 @@ use super::sse_reader::SseReader;
 use super::streamable_http::HttpEndpoint;
 use crate::call::correlator::{Correlator, NotificationSinks};
 use crate::call::reply;
-use domain::document::Document;
 use domain::fault::UpstreamFaultKind as Kind;
-use domain::jsonrpc::Id;
+use domain::json::document::Document;
+use domain::json::jsonrpc::Id;
 
 /// An open HTTP+SSE session. Dropping it closes the event stream, which ends the session.
 pub struct HttpSse {

@@ -19,10 +19,10 @@ use super::call::reply;
 use super::transport::http_sse::HttpSse;
 use super::transport::stdio::UpstreamChild;
 use super::transport::streamable_http::HttpEndpoint;
-use domain::document::Document;
 use domain::fault::UpstreamFaultKind as Kind;
 use domain::json::Json;
-use domain::jsonrpc::{Frame, Id};
+use domain::json::document::Document;
+use domain::json::jsonrpc::{Frame, Id};
 
 /// An event of a notification stream.
 #[derive(Clone, Copy)]

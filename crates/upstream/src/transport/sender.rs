@@ -12,7 +12,7 @@ use super::cookies::CookieJar;
 use crate::auth::authorization::Authorization;
 use base::platform::wall_clock;
 use domain::fault::UpstreamFaultKind as Kind;
-use domain::unix_time::UnixSeconds;
+use domain::time::unix_time::UnixSeconds;
 use net::egress::Egress;
 use net::origin;
 

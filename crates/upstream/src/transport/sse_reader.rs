@@ -10,9 +10,9 @@ use hyper::body::Incoming;
 
 use crate::call::reply::{self, Unreadable};
 use crate::call::result_memory;
-use domain::document::Document;
 use domain::fault::UpstreamFaultKind as Kind;
-use domain::sse_decoder;
+use domain::json::document::Document;
+use domain::text::sse_decoder;
 use net::egress::reset;
 
 /// Bytes that a stream may carry between two events, as a multiple of the largest message: permits

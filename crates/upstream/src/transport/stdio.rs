@@ -28,10 +28,10 @@ use base::platform::processes::{
     self, Exit, GATEWAY_DEPTH, Process, ProgramCommand, Signal, gateway_depth,
 };
 use config::Settings;
-use domain::document::Document;
 use domain::fault::{ChildExit, ChildReport, EXCERPT, UpstreamFaultKind as Kind};
-use domain::jsonrpc::Id;
-use domain::line_decoder::{DecodedLine, LineDecoder};
+use domain::json::document::Document;
+use domain::json::jsonrpc::Id;
+use domain::text::line_decoder::{DecodedLine, LineDecoder};
 
 /// A running child process. Dropping it ends the process and its descendants.
 pub struct UpstreamChild {

@@ -33,9 +33,9 @@ use crate::call::reply;
 use crate::call::result_memory;
 use base::platform::heap::boxed;
 use base::platform::wall_clock;
-use domain::document::Document;
 use domain::fault::UpstreamFaultKind as Kind;
-use domain::jsonrpc::{Frame, Id};
+use domain::json::document::Document;
+use domain::json::jsonrpc::{Frame, Id};
 use net::egress::{Egress, UNENCODED, check_encoding};
 use net::origin;
 

@@ -12,9 +12,9 @@ use crate::sign_in::Role;
 use ::approvals::skill_files::offered_file;
 use catalog::blocking::run_blocking;
 use domain::approval::Version;
-use domain::hidden_text;
 use domain::json::Json;
-use domain::skill::SKILL_FILE;
+use domain::prompt::hidden_text;
+use domain::prompt::skill::SKILL_FILE;
 
 /// The files of a skill.
 #[derive(Template)]

@@ -12,7 +12,7 @@ use crate::sign_in::local_path::LocalPath;
 use crate::sign_in::session::SessionOrigin;
 use crate::sign_in::site::Site;
 use base::seal::{Sealer, TokenKind};
-use domain::unix_time::UnixSeconds;
+use domain::time::unix_time::UnixSeconds;
 use net::issuer::IssuerMetadata;
 use oauth::code::{ExpectedAnswer, challenge, fresh_state, fresh_verifier, read_code};
 

@@ -7,9 +7,9 @@ use tracing::warn;
 
 use crate::sign_in::error::SignInError;
 use crate::sign_in::visitor::{LOCAL, TOKEN};
-use domain::caller::{ANONYMOUS, PROBER, is_id};
+use domain::call::caller::{ANONYMOUS, PROBER, is_id};
 use domain::fault::{excerpt, sanitised};
-use domain::unix_time::UnixSeconds;
+use domain::time::unix_time::UnixSeconds;
 use net::origin::is_same_uri;
 
 /// The person whom an ID token names.

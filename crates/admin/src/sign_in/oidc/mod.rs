@@ -11,7 +11,7 @@ use http::HeaderValue;
 use tokio::sync::Semaphore;
 
 use super::error::SignInError;
-use domain::unix_time::UnixSeconds;
+use domain::time::unix_time::UnixSeconds;
 pub(super) use flow::{Flow, LIFETIME};
 use id_token::ExpectedClaims;
 pub(super) use id_token::Person;

@@ -24,7 +24,7 @@ use crate::sign_in::tests::{admin, sealer};
 use crate::sign_in::{LocalPath, Redirect, Role, SignIn, SignInError, SignInMethod, SignedIn};
 use audit::Audit;
 use base::seal::{jws, sha256};
-use domain::unix_time::UnixSeconds;
+use domain::time::unix_time::UnixSeconds;
 
 const NOW: UnixSeconds = UnixSeconds(1_000_000);
 const HOME: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);

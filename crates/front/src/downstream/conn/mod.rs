@@ -314,9 +314,9 @@ mod tests {
     use crate::downstream::http::respond;
     use crate::downstream::pool::{NoRoom, Pool, Revokes, RoomBounds};
     use config::Config;
-    use domain::caller::Caller;
-    use domain::chunks::Chunks;
-    use domain::fair_share::Holder;
+    use domain::call::caller::Caller;
+    use domain::call::fair_share::Holder;
+    use domain::text::chunks::Chunks;
     use upstream::call::result_memory::Unbounded;
 
     fn limits() -> Arc<Limits> {

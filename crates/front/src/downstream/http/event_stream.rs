@@ -11,7 +11,7 @@ use http_body::{Body, Frame, SizeHint};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
 use crate::downstream::channel::ReadProgress;
-use domain::chunks;
+use domain::text::chunks;
 use upstream::call::result_memory::MessageMemory;
 
 /// One event in wire form.
@@ -259,7 +259,7 @@ mod tests {
     #[tokio::test]
     async fn the_decoder_reads_what_is_written() {
         let message = "{\"text\":\"a\\nb\\r\",\"x\":\n[1]}";
-        let mut decoder = domain::sse_decoder::SseDecoder::new(1024);
+        let mut decoder = domain::text::sse_decoder::SseDecoder::new(1024);
         let mut events = Vec::new();
         decoder.feed(&WireEvent::message(Some("1"), "").bytes, &mut events).unwrap();
         assert!(events.is_empty(), "an event that only carries an id");

@@ -7,7 +7,7 @@ use http::HeaderMap;
 use base::seal::hex;
 use base::seal::provider::hmac;
 use config::{Secret, StoreKind, Transport};
-use domain::unix_time::UnixSeconds;
+use domain::time::unix_time::UnixSeconds;
 
 /// The secret of one upstream, with the rules by which it signs.
 pub struct HookKey {

@@ -8,7 +8,7 @@ use http::{HeaderMap, HeaderName, Method};
 
 use crate::session::headers::{Field, Headers, ParamFields};
 use domain::fault::TransportFault;
-use domain::trace;
+use domain::protocol::trace;
 use policy::{CredentialHeader, RequestCredentials};
 
 const NOT_ACCEPTABLE: TransportFault =

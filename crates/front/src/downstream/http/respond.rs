@@ -12,10 +12,10 @@ use crate::downstream::chunk_buf::ChunkBuf;
 use crate::downstream::error_message::error_message;
 use crate::session::MessageRefusal;
 use crate::session::dialect::Dialect;
-use domain::chunks::Chunks;
 use domain::fault::{
     Fault, RequestFault, TransportFault, UpstreamFault, UpstreamFaultKind as Kind,
 };
+use domain::text::chunks::Chunks;
 
 /// A response body.
 pub enum Body {

@@ -29,12 +29,12 @@ use crate::session::notify::notifications::{NotificationStream, StreamEvent};
 use crate::session::{CallPermits, Dispatch, MessageRefusal, RequestContext, TransportContext};
 use base::platform::heap::boxed;
 use config::Limits;
-use domain::caller::{Caller, Proof};
-use domain::chunks::Chunks;
-use domain::fair_share::Holder;
+use domain::call::caller::{Caller, Proof};
+use domain::call::fair_share::Holder;
 use domain::fault::{Fault, TransportFault};
-use domain::jsonrpc::Id;
-use domain::method::Countable;
+use domain::json::jsonrpc::Id;
+use domain::protocol::method::Countable;
+use domain::text::chunks::Chunks;
 use policy::Authenticated;
 use upstream::call::result_memory::MessageMemory;
 

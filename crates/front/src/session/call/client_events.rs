@@ -12,8 +12,8 @@ use crate::session::{CallPermit, SessionSharedState};
 use calls::call_channel::CallEvent;
 use catalog::reply::RequestOrigin;
 use domain::json::Json;
-use domain::jsonrpc::Id;
-use domain::server_request::{Answer, ServerRequest};
+use domain::json::jsonrpc::Id;
+use domain::protocol::server_request::{Answer, ServerRequest};
 use upstream::call::correlator::UrlElicitationComplete;
 
 /// Sender of the messages before the response to one call.
@@ -188,7 +188,7 @@ impl<'a> ClientEventSender<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use domain::revision::Revision;
+    use domain::protocol::revision::Revision;
 
     struct Unlimited;
 

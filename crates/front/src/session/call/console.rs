@@ -5,10 +5,10 @@ use std::sync::Arc;
 use super::run::RunningCall;
 use crate::session::dialect::{Dialect, ResultForm};
 use crate::session::{CallOutcome, CallPermit, CallPermits, PreparedCall, Sessions};
-use domain::call::Call;
-use domain::jsonrpc::Id;
-use domain::revision::Revision;
-use domain::unix_time::UnixSeconds;
+use domain::call::call::Call;
+use domain::json::jsonrpc::Id;
+use domain::protocol::revision::Revision;
+use domain::time::unix_time::UnixSeconds;
 use telemetry::TransportKind;
 use upstream::call::result_memory::Unbounded;
 

@@ -8,7 +8,7 @@ use dashmap::mapref::entry::Entry;
 use tokio_util::sync::CancellationToken;
 
 use crate::session::token::Nonce;
-use domain::jsonrpc::Id;
+use domain::json::jsonrpc::Id;
 
 type Calls = DashMap<(Nonce, Id), CancellationToken>;
 

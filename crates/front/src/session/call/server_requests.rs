@@ -12,8 +12,8 @@ use base::seal::random;
 use cluster::ReplicaId;
 use domain::fault::excerpt;
 use domain::json::Json;
-use domain::jsonrpc::{Id, ResponseOutcome};
-use domain::server_request::{Answer, ServerRequest};
+use domain::json::jsonrpc::{Id, ResponseOutcome};
+use domain::protocol::server_request::{Answer, ServerRequest};
 
 /// The pending server requests by session and id. Each call in flight adds at most
 /// as many entries as it may send server requests.

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
+use domain::call::passthrough::PassthroughCapabilities;
 use domain::json::object::ObjectWriter;
-use domain::passthrough::PassthroughCapabilities;
-use domain::revision::{Era, Revision};
-use domain::skill;
-use domain::via::Via;
+use domain::prompt::skill;
+use domain::protocol::revision::{Era, Revision};
+use domain::protocol::via::Via;
 
 /// The offer of an endpoint to a client, as its capabilities declare it.
 #[derive(Clone, Debug, Eq, PartialEq)]

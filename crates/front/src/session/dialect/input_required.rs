@@ -3,9 +3,9 @@
 use super::server_identity::ServerIdentity;
 use catalog::reply::{InputRequired, RequestOrigin};
 use domain::json::object::write_object;
-use domain::meta;
-use domain::revision::Revision;
-use domain::server_request::Presentation;
+use domain::protocol::meta;
+use domain::protocol::revision::Revision;
+use domain::protocol::server_request::Presentation;
 
 /// Writes an `InputRequiredResult` with server requests (MCP 2026-07-28, multi-round-trip
 /// requests).

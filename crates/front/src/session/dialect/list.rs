@@ -4,9 +4,9 @@ use super::result_meta::write_incomplete;
 use super::result_writer::{ResultWriter, write_next_cursor};
 use catalog::reply::{FoundReply, ListReply};
 use catalog::view_cache::ListKind;
-use domain::call::Sought;
-use domain::chunks::Chunks;
+use domain::call::call::Sought;
 use domain::json::object::write_object;
+use domain::text::chunks::Chunks;
 use domain::tool::result::write_text_block;
 
 /// Writes a page of a list.

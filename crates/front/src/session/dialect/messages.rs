@@ -4,15 +4,15 @@ use super::Dialect;
 use super::input_required::presentation;
 use catalog::reply::RequestOrigin;
 use catalog::view_cache::ListKinds;
+use domain::json::jsonrpc::{self, Id};
 use domain::json::object::ObjectWriter;
 use domain::json::{Json, JsonKind};
-use domain::jsonrpc::{self, Id};
-use domain::meta;
-use domain::method::{
+use domain::protocol::meta;
+use domain::protocol::method::{
     CANCELLED, ELICITATION_COMPLETE, MESSAGE, PROGRESS, SUBSCRIPTION_ACKNOWLEDGED,
 };
-use domain::revision::Revision;
-use domain::server_request::ServerRequest;
+use domain::protocol::revision::Revision;
+use domain::protocol::server_request::ServerRequest;
 use upstream::passthrough_signals::PassthroughLists;
 
 impl Dialect {

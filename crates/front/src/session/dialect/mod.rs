@@ -17,16 +17,16 @@ mod response;
 use capabilities::write_capabilities;
 use catalog::reply::Reply;
 use completion::completion_result;
-use domain::chunks::Chunks;
-use domain::cursor::CacheScope;
+use domain::call::cursor::CacheScope;
 use domain::fault::{Fault, RequestFault};
+use domain::json::jsonrpc::Id;
 use domain::json::object::write_object;
 use domain::json::write_str;
-use domain::jsonrpc::Id;
-use domain::method::{SET_LOG_LEVEL, SUBSCRIBE, UNSUBSCRIBE};
-use domain::revision::{Era, Revision};
+use domain::protocol::method::{SET_LOG_LEVEL, SUBSCRIBE, UNSUBSCRIBE};
+use domain::protocol::revision::{Era, Revision};
+use domain::text::chunks::Chunks;
 use domain::tool::result::write_error;
-use domain::{error_code, meta};
+use domain::{call::error_code, protocol::meta};
 use input_required::input_required_result;
 use list::{found_result, list_result};
 use passthrough::passthrough_result;
@@ -224,7 +224,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use domain::via::Via;
+    use domain::protocol::via::Via;
 
     const OFFER: Offer = Offer {
         prompts: true,

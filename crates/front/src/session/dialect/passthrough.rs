@@ -5,10 +5,10 @@ use tokio::time::Instant;
 use super::result_meta::write_incomplete;
 use super::result_writer::{ResultWriter, write_next_cursor, write_shared};
 use catalog::passthrough_reply::{PassthroughPage, PassthroughReply};
-use domain::chunks::{Chunks, Splices};
 use domain::json::object::ObjectWriter;
 use domain::json::{Json, JsonKind};
-use domain::meta;
+use domain::protocol::meta;
+use domain::text::chunks::{Chunks, Splices};
 
 /// Writes a result of the upstream of `[passthrough]`, with the members that each hop sets.
 pub(super) fn passthrough_result(reply: &PassthroughReply, writer: ResultWriter<'_>) -> Chunks {

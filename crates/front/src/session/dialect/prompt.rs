@@ -3,12 +3,12 @@
 use super::result_meta::{write_flags, write_origin};
 use super::result_writer::{ResultWriter, write_shared};
 use catalog::reply::PromptReply;
-use domain::call_overlay::{AddedMessage, with_messages};
-use domain::chunks::{Chunks, Splices};
 use domain::json::object::ObjectWriter;
 use domain::json::{Json, JsonKind};
+use domain::prompt::call_overlay::{AddedMessage, with_messages};
+use domain::text::chunks::{Chunks, Splices};
 use domain::tool::result::write_content;
-use domain::{meta, translate};
+use domain::{protocol::meta, protocol::translate};
 
 /// Writes the result of `prompts/get`.
 pub(super) fn prompt_result(prompt: &PromptReply, writer: ResultWriter<'_>) -> Chunks {
@@ -121,8 +121,8 @@ mod tests {
     use super::*;
     use crate::session::dialect::ServerIdentity;
     use catalog::reply::ResultOrigin;
-    use domain::document::Document;
-    use domain::revision::Revision;
+    use domain::json::document::Document;
+    use domain::protocol::revision::Revision;
 
     fn reply(revision: Revision, result: &str) -> Value {
         let result = Document::parse(result.as_bytes().to_vec(), 64).unwrap();

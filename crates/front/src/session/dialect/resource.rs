@@ -3,10 +3,10 @@
 use super::result_meta::{write_flags, write_origin};
 use super::result_writer::ResultWriter;
 use catalog::reply::ResourceReply;
-use domain::chunks::Chunks;
-use domain::cursor::CacheScope;
+use domain::call::cursor::CacheScope;
 use domain::json::Json;
-use domain::meta;
+use domain::protocol::meta;
+use domain::text::chunks::Chunks;
 
 /// Writes the resource behind a link in a prompt, which is for its caller only.
 pub(super) fn resource_result(resource: &ResourceReply, writer: ResultWriter<'_>) -> Chunks {

@@ -1,7 +1,7 @@
 //! JSON-RPC responses around results.
 
-use domain::chunks::Chunks;
-use domain::jsonrpc::{self, Id};
+use domain::json::jsonrpc::{self, Id};
+use domain::text::chunks::Chunks;
 
 /// Writes a JSON-RPC response around a result, which is JSON text.
 pub(crate) fn result_chunks(id: &Id, result: Chunks) -> Chunks {

@@ -5,7 +5,7 @@ use tokio::time::Instant;
 use catalog::reply::{Flags, ResultOrigin};
 use catalog::snapshot::Incomplete;
 use domain::json::object::{ObjectWriter, write_object};
-use domain::via::{VIA, Via};
+use domain::protocol::via::{VIA, Via};
 
 pub(super) fn write_via(via: &Via, meta: &mut ObjectWriter<'_>) {
     if !via.is_none() {

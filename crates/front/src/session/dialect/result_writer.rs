@@ -3,13 +3,13 @@
 use std::fmt::Display;
 
 use super::server_identity::ServerIdentity;
-use domain::chunks::{Chunks, Splices};
-use domain::cursor::CacheScope;
-use domain::document::Document;
+use domain::call::cursor::CacheScope;
 use domain::json::Json;
+use domain::json::document::Document;
 use domain::json::object::{ObjectWriter, write_object};
-use domain::meta;
-use domain::revision::{Era, Revision};
+use domain::protocol::meta;
+use domain::protocol::revision::{Era, Revision};
+use domain::text::chunks::{Chunks, Splices};
 
 /// Writer of the results for one client: `resultType` in the modern era, `_meta`, and a body.
 #[derive(Clone, Copy, Debug)]

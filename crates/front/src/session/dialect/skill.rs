@@ -4,11 +4,11 @@ use super::result_meta::write_origin;
 use super::result_writer::{ResultWriter, write_shared};
 use calls::skills::file::only_content;
 use catalog::reply::{SkillBody, SkillReply};
-use domain::chunks::{Chunks, Splices};
-use domain::content::is_mime_type;
-use domain::document::Document;
 use domain::json::Json;
+use domain::json::document::Document;
 use domain::json::object::write_object;
+use domain::prompt::content::is_mime_type;
+use domain::text::chunks::{Chunks, Splices};
 use domain::tool::result::write_text_block;
 
 /// Writes the entry of a skill, a file or a folder of it (extension for skills).

@@ -21,8 +21,8 @@ use base::seal::{Sealer, TokenKind, random};
 use catalog::announce::changes::{Changes, Published, Visible};
 use catalog::segment::Digest;
 use catalog::view_cache::{ListDigests, ListKinds};
-use domain::jsonrpc::Id;
-use domain::method::{LIST_CHANGED, TOOLS_LIST_CHANGED};
+use domain::json::jsonrpc::Id;
+use domain::protocol::method::{LIST_CHANGED, TOOLS_LIST_CHANGED};
 use policy::StreamRecord;
 use telemetry::Telemetry;
 use upstream::call::correlator::UrlElicitationComplete;
@@ -434,12 +434,12 @@ mod tests {
     use catalog::snapshot::CatalogContent;
     use catalog::view_cache::ViewCache;
     use config::Config;
-    use domain::caller::Caller;
-    use domain::fair_share::{Holder, Share};
+    use domain::call::caller::Caller;
+    use domain::call::fair_share::{Holder, Share};
+    use domain::call::rights::Everything;
     use domain::json::Json;
-    use domain::prompt::Prompt;
-    use domain::revision::Revision;
-    use domain::rights::Everything;
+    use domain::prompt::prompt::Prompt;
+    use domain::protocol::revision::Revision;
 
     fn sealer() -> Arc<Sealer> {
         Arc::new(Sealer::new(&SealKeys::ephemeral()))

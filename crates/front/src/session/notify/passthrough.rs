@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-use domain::method::{RESOURCES_LIST_CHANGED, TOOLS_LIST_CHANGED};
+use domain::protocol::method::{RESOURCES_LIST_CHANGED, TOOLS_LIST_CHANGED};
 use upstream::passthrough_signals::{PassthroughChanges, PassthroughLists};
 
 /// The changes of lists of the upstream of `[passthrough]` that the client of a stream does not

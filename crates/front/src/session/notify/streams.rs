@@ -11,8 +11,8 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use crate::session::token::Nonce;
-use domain::caller::Caller;
-use domain::unix_time::UnixSeconds;
+use domain::call::caller::Caller;
+use domain::time::unix_time::UnixSeconds;
 use policy::{CallerRevocation, Gate};
 
 /// The newest stream of each session with open streams: at most as many entries as streams are

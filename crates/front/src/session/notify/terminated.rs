@@ -8,7 +8,7 @@ use dashmap::{DashMap, DashSet};
 use tokio_util::sync::CancellationToken;
 
 use crate::session::token::Nonce;
-use domain::fair_share::{Denied, FairShare, Holder, Share};
+use domain::call::fair_share::{Denied, FairShare, Holder, Share};
 
 /// The sessions that their clients terminated before they expired, at most
 /// `Limits::deleted_sessions`. When the set is full, the oldest session of the adding holder is
@@ -146,7 +146,7 @@ impl Drop for SessionTermination {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use domain::caller::Caller;
+    use domain::call::caller::Caller;
 
     fn holder(id: &str) -> Holder {
         Holder::Caller(Caller::new(id))

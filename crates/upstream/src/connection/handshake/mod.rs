@@ -17,19 +17,19 @@ use crate::call::reply::INITIALIZE_ID;
 use crate::transport::streamable_http::{MCP_METHOD, MCP_NAME, PROTOCOL_VERSION, SESSION_ID};
 use crate::transport::{UpstreamEvent, UpstreamTransport};
 use base::platform::heap::boxed;
-use domain::call::ForwardedMeta;
+use domain::call::call::ForwardedMeta;
+use domain::call::passthrough::PassthroughCapabilities;
 use domain::fault::UpstreamFaultKind as Kind;
 use domain::json::Json;
+use domain::json::jsonrpc::{self, Id};
 use domain::json::object::{ObjectWriter, write_members};
-use domain::jsonrpc::{self, Id};
-use domain::log_level::LogLevel;
-use domain::method::{DISCOVER, INITIALIZE, INITIALIZED, LIST_CHANGED, LISTEN, PING};
-use domain::passthrough::PassthroughCapabilities;
-use domain::revision::{Era, Revision};
-use domain::server_request::ClientCapabilities;
-use domain::skill::EXTENSION;
-use domain::via::{VIA, Via};
-use domain::{mcp_name, meta};
+use domain::prompt::skill::EXTENSION;
+use domain::protocol::log_level::LogLevel;
+use domain::protocol::method::{DISCOVER, INITIALIZE, INITIALIZED, LIST_CHANGED, LISTEN, PING};
+use domain::protocol::revision::{Era, Revision};
+use domain::protocol::server_request::ClientCapabilities;
+use domain::protocol::via::{VIA, Via};
+use domain::{protocol::mcp_name, protocol::meta};
 use verdict::{DiscoveryVerdict, discover, judge, modern_after_all};
 
 /// The negotiated revision and capabilities, and the encoding of messages that they demand.
@@ -441,7 +441,7 @@ const CLIENT_INFO: &str =
 #[cfg(test)]
 mod tests {
     use super::*;
-    use domain::document::Document;
+    use domain::json::document::Document;
 
     fn document(text: &str) -> Document {
         Document::parse(text.as_bytes().to_vec(), 8).unwrap()

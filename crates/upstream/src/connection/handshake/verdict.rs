@@ -2,12 +2,12 @@
 
 use super::{Capabilities, Conversation, NO_COMMON_REVISION, RpcRequest};
 use crate::transport::UpstreamTransport;
-use domain::document::Document;
 use domain::fault::UpstreamFaultKind as Kind;
 use domain::json::Json;
-use domain::jsonrpc::Id;
-use domain::method::DISCOVER;
-use domain::revision::{Era, Revision};
+use domain::json::document::Document;
+use domain::json::jsonrpc::Id;
+use domain::protocol::method::DISCOVER;
+use domain::protocol::revision::{Era, Revision};
 
 const HEADER_MISMATCH: i64 = -32020;
 const MISSING_CAPABILITY: i64 = -32021;
@@ -138,7 +138,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use domain::passthrough::PassthroughCapabilities;
+    use domain::call::passthrough::PassthroughCapabilities;
 
     fn document(text: &str) -> Document {
         Document::parse(text.as_bytes().to_vec(), 8).unwrap()

@@ -10,8 +10,8 @@ use http::{HeaderMap, StatusCode};
 use super::{HttpEndpoint, SESSION_ID};
 use crate::call::correlator::Correlator;
 use domain::fault::UpstreamFaultKind as Kind;
-use domain::jsonrpc::{self, Id};
-use domain::method::PING;
+use domain::json::jsonrpc::{self, Id};
+use domain::protocol::method::PING;
 
 /// Bytes of an error text to search: such texts are one sentence.
 const MOST: usize = 4 << 10;

@@ -1,0 +1,51 @@
+//! Versions of a library prompt: the version and label behind a listed prompt.
+
+use std::sync::Arc;
+
+use crate::json::Json;
+
+/// The version behind a library prompt: of `NAME` itself, or of `NAME@LABEL` or `NAME@3`, which are
+/// listed as separate prompts.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct PromptVersion {
+    /// The raw name `NAME`.
+    pub of: Arc<str>,
+    /// The version, which clients get as `_meta.version`.
+    pub version: Arc<str>,
+    /// The label that chose the version; clients get it as `_meta.label`.
+    pub label: Option<Arc<str>>,
+}
+
+impl PromptVersion {
+    /// Whether a prompt with this raw name is one of the versions, not `NAME` itself.
+    pub fn is_apart(&self, raw_name: &str) -> bool {
+        *self.of != *raw_name
+    }
+
+    /// Returns the same prompt's version and label as another definition of it states them.
+    pub(crate) fn as_in(&self, definition: Json<'_>) -> Self {
+        let meta = definition.get("_meta");
+        let member = |key: &str| {
+            let text = meta.and_then(|meta| meta.get(key)).and_then(Json::as_str);
+            text.map(|text| Arc::from(&*text))
+        };
+        let version = member("version").unwrap_or_else(|| "".into());
+        Self { of: self.of.clone(), version, label: member("label") }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_approved_form_says_its_own_version() {
+        let text = |text: &str| Arc::from(text);
+        let offered =
+            PromptVersion { of: text("a"), version: text("4"), label: Some(text("production")) };
+        let before = r#"{"name":"a","_meta":{"version":"3"}}"#;
+        let before = offered.as_in(Json::accepted(before));
+        assert_eq!(before, PromptVersion { of: text("a"), version: text("3"), label: None });
+        assert!(offered.is_apart("a@4") && !offered.is_apart("a"));
+    }
+}
