@@ -451,7 +451,7 @@ fn large_texts_are_searched_and_rendered_in_listed_places() {
         ("remove_from_response(", &["upstream/call/"]),
         // At most 16 KiB for a message of an error, and 128 KiB for a form.
         ("without_secrets(", &["domain/", "upstream/upstream_secrets.rs", "calls/arguments.rs"]),
-        ("holds_secret(", &["catalog/approval.rs", "calls/mismatches.rs", "approvals/probe.rs"]),
+        ("holds_secret(", &["catalog/approval.rs", "calls/unapproved_texts.rs", "approvals/probe.rs"]),
         ("verified.verify(", &["calls/withheld_text.rs"]),
         // A get, which `work_on` runs, and reading the folder, on a thread that may block.
         ("compiled.render(", &["library/lib.rs"]),
