@@ -9,11 +9,11 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use super::Audit;
-use super::closed_segment::ClosedSegment;
-use super::folder::{compressed_name, open_stored, segment_name, segment_numbers};
 use super::record::AuditEvent;
-use super::recover::read_header;
-use super::segment_reader::{BLOCK, SegmentReader, read_full};
+use super::segments::closed_segment::ClosedSegment;
+use super::segments::folder::{compressed_name, open_stored, segment_name, segment_numbers};
+use super::segments::recover::read_header;
+use super::segments::segment_reader::{BLOCK, SegmentReader, read_full};
 use base::platform::blocking;
 use base::platform::disk::{self, File, OpenOptions, Readers};
 use base::seal::hex::hex;

@@ -11,12 +11,12 @@ use tokio::time::Instant;
 
 use super::FolderUse;
 use super::digest;
-use super::folder::LogFolder;
 use super::keys::Keys;
 use super::log::{Log, LogSettings};
 use super::queue::{Queue, WriteOutcome, WriterSettings};
 use super::record::{AuditEvent, Stamp};
-use super::recover::{SetAside, recover};
+use super::segments::folder::LogFolder;
+use super::segments::recover::{SetAside, recover};
 use super::shared_writer::SharedWriter;
 use super::writer::LogWriter;
 use base::platform::{spawn_thread, wall_clock};

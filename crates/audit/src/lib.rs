@@ -12,23 +12,18 @@
 #![warn(clippy::panic, clippy::unwrap_used)]
 #![warn(unreachable_pub)]
 
+mod segments;
 pub mod archive;
 mod checkpoint;
-mod closed_segment;
-mod compressor;
 pub mod digest;
-mod folder;
-mod header;
 pub mod keys;
 mod ledger;
 mod log;
 pub mod question;
 mod queue;
 pub mod record;
-mod recover;
 mod retention;
 pub mod search;
-mod segment_reader;
 mod shared_writer;
 mod sync_thread;
 pub mod tail;

@@ -11,11 +11,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::checkpoint::Statement;
-use super::folder::{CheckpointCopies, LogFolder, LogSegment, PendingSync, segment_name};
-use super::header::SegmentHeader;
 use super::keys::{Digest, Keys};
 use super::record::{AuditEvent, Head, Stamp, WriterId, next_digest, time_text};
-use super::recover::Recovered;
+use super::segments::folder::{CheckpointCopies, LogFolder, LogSegment, PendingSync, segment_name};
+use super::segments::header::SegmentHeader;
+use super::segments::recover::Recovered;
 
 /// A log that is open for writing.
 pub(crate) struct Log {

@@ -5,11 +5,11 @@ use std::time::{Duration, SystemTime};
 
 use tracing::warn;
 
-use super::closed_segment::ClosedSegment;
-use super::folder::{segment_modified, segment_numbers};
 use super::log::Log;
 use super::record::Stamp;
-use super::recover::header_time;
+use super::segments::closed_segment::ClosedSegment;
+use super::segments::folder::{segment_modified, segment_numbers};
+use super::segments::recover::header_time;
 
 /// The state of removals.
 #[derive(Debug, Default)]

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::folder::PendingSync;
 use super::queue::Queue;
+use super::segments::folder::PendingSync;
 use base::platform::{Condvar, spawn_thread};
 
 /// A handle on the thread, which ends when the handle is dropped.

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::folder::segment_numbers;
 use super::record::MAX_LINE;
-use super::recover::read_header;
-use super::segment_reader::{SegmentReader, read_full};
+use super::segments::folder::segment_numbers;
+use super::segments::recover::read_header;
+use super::segments::segment_reader::{SegmentReader, read_full};
 
 /// A place in a log, between two lines.
 #[derive(
@@ -152,7 +152,7 @@ mod tests {
     use std::io::Write;
 
     use super::*;
-    use crate::folder::segment_name;
+    use crate::segments::folder::segment_name;
 
     fn append(path: &Path, segment: u64, text: &str) {
         let file = path.join(segment_name(segment));

@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use tracing::{debug, error, info, warn};
 
-use super::compressor::Compressor;
 use super::log::{Gap, Log};
 use super::queue::{
     Intake, Queue, QueueEntry, TurnEnd, UnwrittenEntries, Work, WriteOutcome, WriterSettings,
 };
 use super::record::{AuditEvent, Stamp, time_text};
 use super::retention::Retention;
+use super::segments::compressor::Compressor;
 use super::sync_thread::{SyncThread, ended};
 
 /// The state of the writer.

@@ -3,7 +3,7 @@
 use std::io::{self, Seek, SeekFrom};
 
 use crate::record::MAX_LINE;
-use crate::segment_reader::{BLOCK, SegmentReader, read_full};
+use crate::segments::segment_reader::{BLOCK, SegmentReader, read_full};
 
 /// A reader of complete lines, last to first.
 pub(super) struct Backward<'a> {
@@ -100,7 +100,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::folder::segment_name;
+    use crate::segments::folder::segment_name;
 
     fn lines(text: &[u8], end: u64) -> Vec<(u64, Vec<u8>)> {
         let folder = tempfile::tempdir().unwrap();

@@ -18,11 +18,11 @@ use memchr::memmem;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use super::folder::segment_numbers;
 use super::record::{MAX_LINE, write_text};
-use super::recover::read_header;
-use super::segment_reader::SegmentReader;
 use super::tail::{Position, Tail};
+use crate::segments::folder::segment_numbers;
+use crate::segments::recover::read_header;
+use crate::segments::segment_reader::SegmentReader;
 use backward::Backward;
 use entry::{CallId, REFUSED};
 

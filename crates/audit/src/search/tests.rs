@@ -8,11 +8,11 @@ use proptest::prelude::*;
 use tempfile::TempDir;
 
 use super::*;
-use crate::compressor::compress;
-use crate::folder::segment_name;
-use crate::header::SegmentHeader;
 use crate::keys::Keys;
 use crate::record::{AuditEvent, Head, Stamp, WriterId};
+use crate::segments::compressor::compress;
+use crate::segments::folder::segment_name;
+use crate::segments::header::SegmentHeader;
 use base::seal::AuditKey;
 
 /// A log that is written line by line.

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 
 use super::*;
 use crate::archive::{Archive, CopyState};
-use crate::closed_segment::ClosedSegment;
+use crate::segments::closed_segment::ClosedSegment;
 use crate::verify::verify_with;
 
 /// Copies everything that is due, with a record of each copy.
@@ -21,7 +21,7 @@ fn archive(log: &Path, folder: &Path) -> Vec<String> {
     }
     let (mut writer, _) = open(log);
     for name in &copied {
-        let number = crate::folder::segment_number(name).unwrap();
+        let number = crate::segments::folder::segment_number(name).unwrap();
         let event = ClosedSegment::find(log, number).unwrap().event("segment_archived");
         writer.append(std::iter::once((&event, at(50))), at(50)).unwrap();
     }
@@ -34,7 +34,7 @@ fn archive(log: &Path, folder: &Path) -> Vec<String> {
 fn remove_oldest(log: &Path, count: usize) {
     let (mut writer, _) = open(log);
     for _ in 0..count {
-        let oldest = crate::folder::segment_numbers(log).unwrap()[0];
+        let oldest = crate::segments::folder::segment_numbers(log).unwrap()[0];
         let event = ClosedSegment::find(log, oldest).unwrap().event("segment_removed");
         writer.append(std::iter::once((&event, at(60))), at(60)).unwrap();
         writer.sign(at(60)).unwrap();

@@ -13,13 +13,13 @@ use tokio::time::timeout;
 
 use super::failpoints::{EIO, holder, ids, shared, submit, wait_until, writer_settings};
 use super::{at, check, key, settings};
-use crate::folder::{FailPoint, FaultInjector, LogFolder};
 use crate::keys::Keys;
 use crate::ledger::{Ledger, Unrecorded};
 use crate::log::Log;
 use crate::queue::{PendingRecord, Queue, RecordRefused, WriteOutcome};
 use crate::record::AuditEvent;
-use crate::recover::recover;
+use crate::segments::folder::{FailPoint, FaultInjector, LogFolder};
+use crate::segments::recover::recover;
 use crate::shared_writer::SharedWriter;
 
 /// The disk under the log: its behaviour towards callers, and the threads that have written.

@@ -10,12 +10,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::{append, at, check, key, open, settings};
-use crate::folder::{FailPoint, FaultInjector, LogFolder, segments};
 use crate::keys::Keys;
 use crate::log::Log;
 use crate::queue::{PendingRecord, Queue, RecordRefused, WriteOutcome, WriterSettings};
 use crate::record::{AuditEvent, RecordLine, Stamp};
-use crate::recover::{Recovered, recover};
+use crate::segments::folder::{FailPoint, FaultInjector, LogFolder, segments};
+use crate::segments::recover::{Recovered, recover};
 use crate::shared_writer::SharedWriter;
 use crate::writer::LogWriter;
 use domain::call::caller::Caller;

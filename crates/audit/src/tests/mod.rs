@@ -10,14 +10,14 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use super::compressor::compress;
-use super::folder::{compressed_name, segment_name, segments};
 use super::keys::Keys;
 use super::log::{Gap, Log, LogSettings};
 use super::record::{AuditEvent, RecordLine, Stamp};
-use super::recover::Recovered;
 use super::retention::Retention;
 use super::verify::{KeptCheckpoint, TrustAnchors, VerificationReport, verify};
+use crate::segments::compressor::compress;
+use crate::segments::folder::{compressed_name, segment_name, segments};
+use crate::segments::recover::Recovered;
 use base::seal::AuditKey;
 use failpoints::try_open;
 

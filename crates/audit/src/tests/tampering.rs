@@ -7,10 +7,10 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 
 use super::{append, at, check, check_against, check_without_secret, key, open, sample};
-use crate::folder::{LogFolder, segments};
 use crate::keys::Keys;
 use crate::record::MAX_LINE;
-use crate::recover::recover;
+use crate::segments::folder::{LogFolder, segments};
+use crate::segments::recover::recover;
 use crate::verify::{TrustAnchors, verify};
 use base::seal::AuditKey;
 

@@ -13,11 +13,11 @@ use std::sync::Arc;
 
 use super::archive::{CopyState, copy_state};
 use super::checkpoint::Checkpoint;
-use super::folder::{segment_metadata, segment_name, segment_numbers};
-use super::header::SegmentHeader;
 use super::keys::{Keys, PublicKey};
 use super::record::RecordLine;
-use super::segment_reader::SegmentReader;
+use crate::segments::folder::{segment_metadata, segment_name, segment_numbers};
+use crate::segments::header::SegmentHeader;
+use crate::segments::segment_reader::SegmentReader;
 use verifier::{Successor, Verifier};
 
 /// The keys and checkpoints that a log is verified against.
@@ -367,7 +367,7 @@ mod tests {
     fn a_verification_tells_how_far_it_has_come_and_can_be_stopped() {
         let folder = tempfile::tempdir().unwrap();
         for number in 1..=3 {
-            let name = super::super::folder::segment_name(number);
+            let name = crate::segments::folder::segment_name(number);
             fs::write(folder.path().join(name), "x\n".repeat(5_000_000)).unwrap();
         }
         let mut told = Vec::new();

@@ -14,11 +14,11 @@ use tracing::{error, info, warn};
 
 use super::{TrustAnchors, VerificationReport, verify_part};
 use crate::Audit;
-use crate::folder::{segment_modified, segment_numbers};
 use crate::keys::Keys;
 use crate::ledger::Ledger;
 use crate::record::AuditEvent;
-use crate::recover::read_header;
+use crate::segments::folder::{segment_modified, segment_numbers};
+use crate::segments::recover::read_header;
 use base::platform::{blocking, wall_clock};
 
 /// The regular verification of a gateway, and its last outcome.

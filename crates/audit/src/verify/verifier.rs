@@ -7,10 +7,10 @@ use std::path::Path;
 
 use super::{KeptCheckpoint, MAX_MISTAKES, TrustAnchors, VerificationReport, Violation};
 use crate::checkpoint::{Checkpoint, LogDigests, Statement};
-use crate::folder::{segment_name, segment_number};
-use crate::header::SegmentHeader;
 use crate::keys::{Digest, Mac};
 use crate::record::{Head, MAX_LINE, RecordLine, next_digest};
+use crate::segments::folder::{segment_name, segment_number};
+use crate::segments::header::SegmentHeader;
 
 /// The segment after the one that is verified.
 pub(super) enum Successor {

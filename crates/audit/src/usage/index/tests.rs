@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use tokio::time::Instant;
 
 use super::*;
-use crate::compressor::compress;
+use crate::segments::compressor::compress;
 use crate::usage::query::{
     Dimension, Filter, Query, Report, Rounding, Row, Sort, Sums, UsedKind, at,
 };

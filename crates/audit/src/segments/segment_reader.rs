@@ -12,8 +12,8 @@ use flate2::bufread::GzDecoder;
 use flate2::write::DeflateEncoder;
 use flate2::{Compression, Crc};
 
-use super::folder::{compressed_name, open_stored};
-use super::record::MAX_LINE;
+use crate::record::MAX_LINE;
+use crate::segments::folder::{compressed_name, open_stored};
 use base::platform::disk::File;
 
 /// A segment that is open for reading.
@@ -223,8 +223,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::compressor::compress;
-    use crate::folder::segment_name;
+    use crate::segments::compressor::compress;
+    use crate::segments::folder::segment_name;
 
     fn compressed(text: &[u8]) -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();

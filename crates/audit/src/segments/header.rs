@@ -4,8 +4,8 @@
 
 use std::fmt::Write as _;
 
-use super::keys::{Digest, Keys};
-use super::record::{Head, RecordLine, Stamp, end_line, write_text};
+use crate::keys::{Digest, Keys};
+use crate::record::{Head, RecordLine, Stamp, end_line, write_text};
 use base::seal::hex::{from_hex, hex};
 
 /// The header of a segment.

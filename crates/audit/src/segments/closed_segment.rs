@@ -3,9 +3,9 @@
 use std::io;
 use std::path::Path;
 
-use super::folder::{segment_name, segment_numbers};
-use super::record::{AuditEvent, Head};
-use super::recover::read_header;
+use crate::record::{AuditEvent, Head};
+use crate::segments::folder::{segment_name, segment_numbers};
+use crate::segments::recover::read_header;
 use base::seal::hex::hex;
 
 /// A segment before the one that is written.

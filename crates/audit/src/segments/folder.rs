@@ -103,7 +103,7 @@ impl LogFolder {
     }
 
     #[cfg(test)]
-    pub(super) fn inject_faults(&mut self, failing: Arc<Mutex<dyn FaultInjector>>) {
+    pub(crate) fn inject_faults(&mut self, failing: Arc<Mutex<dyn FaultInjector>>) {
         self.failpoints = Some(failing);
     }
 

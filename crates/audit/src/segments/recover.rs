@@ -5,11 +5,11 @@ use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 use std::time::SystemTime;
 
-use super::folder::{LogFolder, segment_name, segment_number};
-use super::header::SegmentHeader;
-use super::keys::{Digest, Keys};
-use super::record::{Head, MAX_LINE, RecordLine, WriterId, next_digest};
-use super::segment_reader::SegmentReader;
+use crate::keys::{Digest, Keys};
+use crate::record::{Head, MAX_LINE, RecordLine, WriterId, next_digest};
+use crate::segments::folder::{LogFolder, segment_name, segment_number};
+use crate::segments::header::SegmentHeader;
+use crate::segments::segment_reader::SegmentReader;
 use base::platform::disk;
 use base::seal::hex::hex;
 use base::seal::random;

@@ -8,15 +8,15 @@ use std::time::Duration;
 
 use tracing::warn;
 
-use super::folder::{compressed_name, segment_name, segment_numbers};
-use super::segment_reader::{BLOCK, compress_block};
+use crate::segments::folder::{compressed_name, segment_name, segment_numbers};
+use crate::segments::segment_reader::{BLOCK, compress_block};
 use base::platform::disk::{self, File, OpenOptions};
 use base::platform::{Condvar, spawn_thread};
 
 /// A handle on the thread, which runs while there is something to compress. When it is dropped,
 /// the thread has ended, or hangs in the file system.
 #[derive(Default)]
-pub(super) struct Compressor {
+pub(crate) struct Compressor {
     work: Arc<Work>,
     /// The segment that was written when the thread was started last.
     current: u64,
@@ -38,7 +38,7 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 impl Compressor {
     /// Starts to compress all segments before `current`, once for each `current`. A segment that
     /// cannot be compressed stays readable, and is tried again with the next `current`.
-    pub(super) fn compress_before(&mut self, folder: &Path, current: u64) {
+    pub(crate) fn compress_before(&mut self, folder: &Path, current: u64) {
         let mut is_running = self.work.lock();
         if *is_running || self.current == current {
             return;
@@ -104,7 +104,7 @@ fn run(folder: &Path, current: u64, work: &Running) {
 
 /// Compresses a closed segment. The plain file is removed once the compressed one is on the disk,
 /// unless `stops` says so before.
-pub(super) fn compress(folder: &Path, number: u64, stops: &dyn Fn() -> bool) -> io::Result<()> {
+pub(crate) fn compress(folder: &Path, number: u64, stops: &dyn Fn() -> bool) -> io::Result<()> {
     let plain = folder.join(segment_name(number));
     let compressed = folder.join(compressed_name(number));
     let temporary = folder.join(TEMPORARY_FILE);
