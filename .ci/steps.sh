@@ -22,7 +22,7 @@ rmcp_server=target/debug/examples/rmcp-server
 rmcp_client=target/debug/examples/rmcp-client
 
 # What `cargo mutants` changes: decisions, cursors and the record of both.
-mutated=('crates/policy/src/**' 'crates/domain/src/call/cursor.rs' 'crates/audit/src/**')
+mutated=('crates/policy/src/**' 'crates/domain/src/calls/cursor.rs' 'crates/audit/src/**')
 
 # The official JSON Schemas of MCP, one folder for each revision.
 schemas=${PROMPTGATE_SCHEMAS:-../shared/mcp-schema}

@@ -16,8 +16,8 @@ use std::time::Duration;
 
 use domain::json::Json;
 use domain::name::{Naming, Prefix};
-use domain::prompt::merge;
-use domain::prompt::prompt::Prompt;
+use domain::prompts::merge;
+use domain::prompts::prompt::Prompt;
 use memchr::memmem;
 use serde_json::json;
 

@@ -32,7 +32,7 @@ use calls::{Router, UpstreamDeps, UpstreamStatus};
 use cluster::{ClusterMember, SharedLogins};
 use config::lock::NO_FILE;
 use config::{ClientProof, Config, Tls, TokenCredential};
-use domain::call::fair_share::Share;
+use domain::calls::fair_share::Share;
 use domain::protocol::server_request::ClientCapabilities;
 use edition::{Edition, seal_keys};
 use front::downstream::{Endpoint, Listener, StdioStreams, TlsServer};

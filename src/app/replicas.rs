@@ -19,7 +19,7 @@ use base::seal::{Sealer, digest_text};
 use calls::rollbacks::RollbackNotice;
 use cluster::{ClusterDeps, ClusterMember, Handling, Presence, Receipt, RelayMessage, Relayed};
 use config::Config;
-use domain::call::fair_share::{Holder, Places};
+use domain::calls::fair_share::{Holder, Places};
 use front::downstream::Endpoint;
 use shutdown::Shutdown;
 

@@ -1,58 +1,22 @@
 //! The command line: a module for each command, and modules that commands share.
 
-mod args;
-mod failure;
-mod load;
-mod login;
-mod output;
-mod period;
-mod process;
-mod reach;
-mod reload;
-mod running;
-mod runtime;
-
-mod archive;
-mod audit;
-mod check;
-mod client;
-mod config;
-mod connect;
-mod dial;
-mod documents;
-mod endpoint_bounds;
-mod evidence;
-mod explain;
-mod find;
-mod git;
-mod accounts;
-mod health;
-mod import;
-mod init;
-mod key;
-mod labels;
-mod approvals;
-mod rollouts;
-mod serve;
-mod skills;
-mod status;
-mod unmatched;
-#[cfg(target_os = "linux")]
-mod supervise;
-mod usage;
+mod author;
+mod observe;
+mod operate;
+mod shared;
 
 use std::process::ExitCode;
 
-use args::{AuditCommand, Cli, Command, ConfigCommand, KeyCommand};
-use failure::{Failure, USAGE};
-use output::print_json;
+use shared::args::{AuditCommand, Cli, Command, ConfigCommand, KeyCommand};
+use shared::failure::{Failure, USAGE};
+use shared::output::print_json;
 
 use ::config::Config;
-use domain::prompt::skill::SCHEME;
+use domain::prompts::skill::SCHEME;
 
 /// Parses the command line and runs the command. Returns the exit code of the process.
 pub fn main() -> ExitCode {
-    process::protect_memory();
+    shared::process::protect_memory();
     match Cli::read() {
         Ok(cli) => run(cli).unwrap_or_else(Failure::report),
         Err(error) => {
@@ -65,61 +29,65 @@ pub fn main() -> ExitCode {
 
 fn run(cli: Cli) -> Result<ExitCode, Failure> {
     if let Some(output) = cli.version() {
-        documents::version(&output)?;
+        operate::documents::version(&output)?;
         return Ok(ExitCode::SUCCESS);
     }
     match cli.into_command() {
-        Command::Serve { file, stdio: false } => serve::http(&file.config)?,
-        Command::Serve { file, stdio: true } => serve::stdio(&file.config)?,
-        Command::Check { file, dial: false, output } => check::run(&file.config, &output)?,
-        Command::Check { file, dial: true, output } => dial::run(&file.config, &output)?,
-        Command::Init { from } => init::run(from.as_deref())?,
-        Command::Import { file } => import::run(&file)?,
-        Command::Connect(connect) => connect::run(&connect)?,
+        Command::Serve { file, stdio: false } => operate::serve::http(&file.config)?,
+        Command::Serve { file, stdio: true } => operate::serve::stdio(&file.config)?,
+        Command::Check { file, dial: false, output } => operate::check::run(&file.config, &output)?,
+        Command::Check { file, dial: true, output } => operate::dial::run(&file.config, &output)?,
+        Command::Init { from } => operate::init::run(from.as_deref())?,
+        Command::Import { file } => operate::import::run(&file)?,
+        Command::Connect(connect) => operate::connect::run(&connect)?,
         Command::Config(ConfigCommand::Explain { key, output }) => {
-            config::explain(key.as_deref(), &output)?;
+            operate::config::explain(key.as_deref(), &output)?;
         }
         Command::Schema => print_json(&Config::schema())?,
-        Command::Completions { shell } => documents::completions(shell)?,
-        Command::Man { command } => documents::man(command.as_deref())?,
-        Command::Explain(query) => explain::run(&query)?,
-        Command::Approvals(command) => approvals::run(&command)?,
-        Command::Labels(command) => labels::run(command)?,
-        Command::Audit(AuditCommand::Verify(log)) => audit::verify(&log)?,
-        Command::Audit(AuditCommand::Archive { dir, admin }) => archive::run(&dir, &admin)?,
-        Command::Audit(AuditCommand::Hash { file }) => audit::hash(&file.config)?,
-        Command::Audit(AuditCommand::Find(query)) => find::run(&query)?,
-        Command::Login(options) => login::run(&options)?,
-        Command::Logins { file, output } => login::list(&file.config, &output)?,
-        Command::Logout(options) => login::end(&options)?,
-        Command::Accounts(command) => accounts::run(&command)?,
-        Command::Rollouts(command) => rollouts::run(&command)?,
-        Command::Usage(query) => usage::run(&query)?,
-        Command::Key(KeyCommand::New { id, groups }) => key::new(id.as_deref(), &groups)?,
-        Command::Status(admin) => status::run(&admin)?,
-        Command::Reload { accept, admin } => reload::run(accept, &admin)?,
-        Command::Health(check) => health::run(&check)?,
+        Command::Completions { shell } => operate::documents::completions(shell)?,
+        Command::Man { command } => operate::documents::man(command.as_deref())?,
+        Command::Explain(query) => observe::explain::run(&query)?,
+        Command::Approvals(command) => author::approvals::run(&command)?,
+        Command::Labels(command) => author::labels::run(command)?,
+        Command::Audit(AuditCommand::Verify(log)) => observe::audit::verify(&log)?,
+        Command::Audit(AuditCommand::Archive { dir, admin }) => {
+            observe::archive::run(&dir, &admin)?
+        }
+        Command::Audit(AuditCommand::Hash { file }) => observe::audit::hash(&file.config)?,
+        Command::Audit(AuditCommand::Find(query)) => observe::find::run(&query)?,
+        Command::Login(options) => operate::login::run(&options)?,
+        Command::Logins { file, output } => operate::login::list(&file.config, &output)?,
+        Command::Logout(options) => operate::login::end(&options)?,
+        Command::Accounts(command) => operate::accounts::run(&command)?,
+        Command::Rollouts(command) => author::rollouts::run(&command)?,
+        Command::Usage(query) => observe::usage::run(&query)?,
+        Command::Key(KeyCommand::New { id, groups }) => operate::key::new(id.as_deref(), &groups)?,
+        Command::Status(admin) => observe::status::run(&admin)?,
+        Command::Reload { accept, admin } => operate::reload::run(accept, &admin)?,
+        Command::Health(check) => operate::health::run(&check)?,
         Command::List { pattern, upstream, long, skills, gateway } => {
-            let choice = client::Choice { pattern, upstream };
+            let choice = author::client::Choice { pattern, upstream };
             if skills {
-                skills::list(&gateway, &choice)?;
+                author::skills::list(&gateway, &choice)?;
             } else if long {
-                client::list_origins(&gateway, &choice)?;
+                author::client::list_origins(&gateway, &choice)?;
             } else {
-                client::list(&gateway, &choice)?;
+                author::client::list(&gateway, &choice)?;
             }
         }
         Command::Get { name, arguments, gateway } if name.starts_with(SCHEME) => {
-            skills::get(&gateway, &name, &arguments)?;
+            author::skills::get(&gateway, &name, &arguments)?;
         }
-        Command::Get { name, arguments, gateway } => client::get(&gateway, &name, &arguments)?,
+        Command::Get { name, arguments, gateway } => {
+            author::client::get(&gateway, &name, &arguments)?
+        }
         #[cfg(target_os = "linux")]
         Command::Supervise { parent, exec: false, command } => {
-            return supervise::run(parent, &command);
+            return operate::supervise::run(parent, &command);
         }
         #[cfg(target_os = "linux")]
         Command::Supervise { parent, exec: true, command } => {
-            return supervise::exec(parent, &command);
+            return operate::supervise::exec(parent, &command);
         }
     }
     Ok(ExitCode::SUCCESS)

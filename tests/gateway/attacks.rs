@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use domain::call::caller::Caller;
-use domain::call::rights::{PromptRef, Rights};
+use domain::calls::caller::Caller;
+use domain::calls::rights::{PromptRef, Rights};
 use domain::fault::{Fault, RequestFault};
 use domain::protocol::method::Method;
 use serde_json::{Value, json};

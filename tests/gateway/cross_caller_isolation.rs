@@ -2,7 +2,7 @@
 //! histories, what a caller receives is, byte for byte, what it receives when it is the only caller
 //! (fault matrix, property 6).
 
-use domain::call::caller::Caller as CallerId;
+use domain::calls::caller::Caller as CallerId;
 use domain::fault::{Fault, RequestFault, TransportFault};
 use front::session::headers::{Field, Headers};
 use front::session::{Dispatch, MessageRefusal};

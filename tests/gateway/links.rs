@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use base::seal::{SealKeys, Sealer, TokenKind, sha256_text};
-use domain::call::link::{Link, sealed_uri};
+use domain::calls::link::{Link, sealed_uri};
 use domain::time::unix_time::UnixSeconds;
 use serde_json::{Value, json};
 

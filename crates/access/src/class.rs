@@ -11,8 +11,8 @@ use cedar_policy::{
 
 use crate::prompt_tests::{PromptClass, PromptTests};
 use crate::rule::action;
-use domain::call::caller::Caller;
-use domain::call::rights::{Allowed, NO_RULE, PromptRef};
+use domain::calls::caller::Caller;
+use domain::calls::rights::{Allowed, NO_RULE, PromptRef};
 use domain::protocol::method::Method;
 
 /// An access decision, with the policies that decided.

@@ -12,8 +12,8 @@ use quick_cache::sync::Cache;
 
 use crate::class::{AccessVerdict, CallerClass, Types};
 use crate::rule_set::RuleSet;
-use domain::call::caller::Caller;
-use domain::call::rights::{Allowed, NO_RULE, PromptRef, Rights};
+use domain::calls::caller::Caller;
+use domain::calls::rights::{Allowed, NO_RULE, PromptRef, Rights};
 use domain::protocol::method::Method;
 
 /// The compiled policies, and the classes of the recent callers.

@@ -5,7 +5,7 @@ use cedar_policy::Policy;
 use serde_json::Value;
 
 use domain::approval::ApprovalState;
-use domain::call::rights::PromptRef;
+use domain::calls::rights::PromptRef;
 use domain::text::glob::Glob;
 use domain::uri::normal_form::Spelling;
 

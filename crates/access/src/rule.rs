@@ -1,7 +1,7 @@
 //! One access rule, and its Cedar text.
 
 use domain::approval::ApprovalState;
-use domain::call::caller::{ANONYMOUS, Caller};
+use domain::calls::caller::{ANONYMOUS, Caller};
 use domain::name::UpstreamId;
 use domain::protocol::method::Method;
 use domain::text::glob::Glob;

@@ -10,7 +10,7 @@ use audit::verify::regular::RegularOutcome;
 use base::platform::wall_clock;
 use catalog::listed_item::ListedItem;
 use catalog::snapshot::{LeftOut, LookAlike};
-use domain::prompt::overlay;
+use domain::prompts::overlay;
 use net::certificates::CertificateEnd;
 
 /// Whether the process answers.

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::AdminState;
 use calls::rollouts::RolloutStatus;
-use domain::call::rollout::{RollbackRule, RolloutStep};
+use domain::calls::rollout::{RollbackRule, RolloutStep};
 use domain::time::unix_time::UnixSeconds;
 use front::downstream::clock::now;
 

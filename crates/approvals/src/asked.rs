@@ -7,7 +7,7 @@ use catalog::approval::{ApprovalRow, OfferedPrompt};
 use config::lock::arguments_text;
 use domain::approval::TemplateArguments;
 use domain::approval::template::placeholder;
-use domain::prompt::prompt::{Argument, Prompt};
+use domain::prompts::prompt::{Argument, Prompt};
 
 /// Most templates that are learnt of one prompt, and most templates for the values that its
 /// upstream completes.

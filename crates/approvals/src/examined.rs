@@ -15,7 +15,7 @@ use config::lock::{Object, Objects};
 use domain::approval::{
     ApprovalKind, ApprovalState, Class, DigestText, Mode, OfferedText, Reason, Version, decide,
 };
-use domain::prompt::skill::Skill;
+use domain::prompts::skill::Skill;
 
 /// A prompt with the available texts and source of its offered version.
 #[derive(Clone, Debug)]

@@ -50,7 +50,7 @@ use config::lock::Lock;
 use config::{ApprovalRules, Config, Transport, UpstreamSettings};
 use domain::approval::{Approval, Decider, Mode, Version};
 use domain::name::UpstreamId;
-use domain::prompt::prompt::SourcePlace;
+use domain::prompts::prompt::SourcePlace;
 use domain::text::percent;
 use library::{FileChange, source_object};
 use telemetry::Telemetry;

@@ -11,8 +11,8 @@ use catalog::snapshot::Catalog;
 use config::lock::{Object, Objects};
 use domain::approval::{ApprovalKind, ApprovalState, Decision, Mode, Offered, Reason, Serving};
 use domain::json::Json;
-use domain::prompt::prompt::Prompt;
-use domain::prompt::skill::{SKILL_FILE, Skill, SkillFile};
+use domain::prompts::prompt::Prompt;
+use domain::prompts::skill::{SKILL_FILE, Skill, SkillFile};
 
 /// The files of a skill by digest, and the unreadable files with the reasons.
 #[derive(Debug, Default)]

@@ -17,7 +17,7 @@ use super::segments::segment_reader::{BLOCK, SegmentReader, read_full};
 use base::platform::blocking;
 use base::platform::disk::{self, File, OpenOptions, Readers};
 use base::seal::hex::hex;
-use domain::call::fair_share::Holder;
+use domain::calls::fair_share::Holder;
 
 /// The folder of an archive, locked so that one process copies into it.
 pub struct Archive {

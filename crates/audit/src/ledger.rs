@@ -22,7 +22,7 @@ use super::writer::LogWriter;
 use base::platform::{spawn_thread, wall_clock};
 use base::seal::AuditKey;
 pub(crate) use config::Durability;
-use domain::call::fair_share::Holder;
+use domain::calls::fair_share::Holder;
 use domain::json::document::Document;
 
 /// A log that is being written. When the last handle is dropped, the writer ends the log with a

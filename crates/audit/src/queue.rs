@@ -22,7 +22,7 @@ use tokio::time::timeout;
 use super::log::{Gap, LogSettings};
 use super::record::{AuditEvent, MAX_LINE, Stamp};
 use base::platform::{Condvar, yield_now};
-use domain::call::fair_share::{FairShare, Holder};
+use domain::calls::fair_share::{FairShare, Holder};
 
 /// The queue, shared by all producers and the writer.
 pub(super) struct Queue {
@@ -680,7 +680,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use domain::call::caller::Caller;
+    use domain::calls::caller::Caller;
 
     /// Far longer than the test runs: a wait that ends has been woken.
     const NEVER: Duration = Duration::from_secs(3600);

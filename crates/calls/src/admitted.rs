@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::call_channel::CallChannel;
-use domain::call::call::Call;
+use domain::calls::call::Call;
 use domain::time::unix_time::UnixSeconds;
 use policy::{Authorized, CallRecord};
 use upstream::Upstream;

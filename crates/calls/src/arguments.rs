@@ -8,7 +8,7 @@ use catalog::segment::name_of_tool;
 use domain::fault::{Fault, RequestFault, UpstreamFault};
 use domain::json::document::Document;
 use domain::json::object::write_object;
-use domain::prompt::call_overlay::Validation;
+use domain::prompts::call_overlay::Validation;
 use domain::redaction::without_secrets;
 
 /// Maps the arguments of a tool to the names of the prompt's arguments. `None`: the names are the

@@ -10,12 +10,12 @@ use catalog::approval::ExpectedText;
 use catalog::listed_item::ListedItem;
 use catalog::reply::{self, Reply};
 use domain::approval::DigestText;
-use domain::call::passthrough::PassthroughRequest;
+use domain::calls::passthrough::PassthroughRequest;
 use domain::fault::Fault;
 use domain::json::Json;
 use domain::json::document::Document;
 use domain::name::UpstreamId;
-use domain::prompt::call_overlay::CallOverlay;
+use domain::prompts::call_overlay::CallOverlay;
 use upstream::call::request::{InputResponses, RequestParams};
 
 /// A request whose upstream may ask the client, and the same request again with the answers.

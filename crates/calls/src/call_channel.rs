@@ -7,7 +7,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
 use catalog::reply::RequestOrigin;
-use domain::call::call::ClientMessages;
+use domain::calls::call::ClientMessages;
 use domain::json::document::Document;
 use domain::protocol::server_request::{Answer, ServerRequest};
 

@@ -18,11 +18,11 @@ use catalog::reply::Reply;
 use catalog::snapshot::Catalog;
 use config::Config;
 use domain::approval::ApprovalKind;
-use domain::call::caller::{Caller, PROBER};
-use domain::call::rollout::{GetOutcome, Rollout, RolloutOutcomes, RolloutStep};
+use domain::calls::caller::{Caller, PROBER};
+use domain::calls::rollout::{GetOutcome, Rollout, RolloutOutcomes, RolloutStep};
 use domain::fault::{Fault, UpstreamFault, UpstreamFaultKind as Kind};
 use domain::name::version_name;
-use domain::prompt::prompt_version::PromptVersion;
+use domain::prompts::prompt_version::PromptVersion;
 use domain::time::unix_time::UnixSeconds;
 use policy::ServedVersion;
 

@@ -10,8 +10,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use base::seal::random;
-use domain::call::caller::Caller;
-use domain::call::fair_share::{FairShare, Holder, Share};
+use domain::calls::caller::Caller;
+use domain::calls::fair_share::{FairShare, Holder, Share};
 use domain::name::UpstreamId;
 use domain::protocol::server_request::{Answer, ServerRequest};
 use upstream::call::exchange::CallExchange;

@@ -13,10 +13,10 @@ use catalog::approval::{DEPTH, ExpectedText};
 use catalog::listed_item::ListedItem;
 use catalog::reply::{self, PromptReply, Reply, ResultOrigin};
 use domain::approval::ApprovalState;
-use domain::call::fair_share::Holder;
+use domain::calls::fair_share::Holder;
 use domain::fault::{Fault, UpstreamFault, UpstreamFaultKind as Kind};
 use domain::json::document::Document;
-use domain::prompt::hidden_text::HiddenText;
+use domain::prompts::hidden_text::HiddenText;
 use upstream::guard::large_texts::{AT_ONCE, work_on};
 
 /// The outcome of a get whose text is not approved.

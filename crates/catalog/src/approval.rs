@@ -13,13 +13,13 @@ use domain::approval::{
     Approval, ApprovalKind, ApprovalState, Decided, Decision, DigestText, Form, Mode, NO_ARGUMENTS,
     Offered, Serving, TemplateArguments, Version,
 };
-use domain::call::rights::PromptRef;
+use domain::calls::rights::PromptRef;
 use domain::json::Json;
 use domain::json::canonical::write_canonical_object;
 use domain::name::UpstreamId;
-use domain::prompt::call_overlay::CallOverlay;
-use domain::prompt::prompt::{Argument, Prompt};
-use domain::prompt::skill::Skill;
+use domain::prompts::call_overlay::CallOverlay;
+use domain::prompts::prompt::{Argument, Prompt};
+use domain::prompts::skill::Skill;
 use upstream::Upstream;
 
 /// The configured approvals of one upstream.

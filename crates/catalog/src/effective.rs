@@ -16,9 +16,9 @@ use domain::approval::{
 };
 use domain::json::Json;
 use domain::name::{Naming, Prefix, UpstreamId};
-use domain::prompt::overlay::{self, Overlaid, Overlay};
-use domain::prompt::prompt::Prompt;
-use domain::prompt::skill::Skill;
+use domain::prompts::overlay::{self, Overlaid, Overlay};
+use domain::prompts::prompt::Prompt;
+use domain::prompts::skill::Skill;
 
 /// The effective list of one upstream.
 #[derive(Debug, Default)]

@@ -7,7 +7,7 @@ use super::listed_item::ListedItem;
 use super::snapshot::{CatalogContent, SkillCatalog};
 use config::{Config, Exposure, ToolForm, View};
 use domain::name::UpstreamId;
-use domain::prompt::skill::{SkillCount, exceeds_hosts};
+use domain::prompts::skill::{SkillCount, exceeds_hosts};
 
 /// The main endpoint, which offers the whole catalog, and the endpoints of views. A path without a
 /// view belongs to the main endpoint.

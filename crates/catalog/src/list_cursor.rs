@@ -5,8 +5,8 @@ use std::borrow::Cow;
 
 use super::view_cache::ListKind;
 use base::seal::{self, Sealer, TokenKind};
-use domain::call::call::{Call, Sought};
-use domain::call::cursor::{CacheScope, PagePosition};
+use domain::calls::call::{Call, Sought};
+use domain::calls::cursor::{CacheScope, PagePosition};
 use domain::fault::{Fault, RequestFault};
 use domain::time::unix_time::UnixSeconds;
 

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use super::approval::PromptApproval;
-use domain::call::rights::PromptRef;
+use domain::calls::rights::PromptRef;
 use domain::json::document::Document;
 use domain::name::{Prefix, UpstreamId};
-use domain::prompt::call_overlay::CallOverlay;
-use domain::prompt::prompt::Argument;
-use domain::prompt::prompt_version::PromptVersion;
-use domain::prompt::skill::Skill;
+use domain::prompts::call_overlay::CallOverlay;
+use domain::prompts::prompt::Argument;
+use domain::prompts::prompt_version::PromptVersion;
+use domain::prompts::skill::Skill;
 
 /// A listed prompt or skill: the upstream and raw name behind a public name, and its approval.
 #[derive(Debug)]

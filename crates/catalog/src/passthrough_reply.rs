@@ -5,8 +5,8 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::snapshot::Incomplete;
-use domain::call::cursor::CacheScope;
-use domain::call::passthrough::PassthroughList;
+use domain::calls::cursor::CacheScope;
+use domain::calls::passthrough::PassthroughList;
 use domain::json::document::Document;
 use domain::json::{Json, JsonKind};
 use domain::name::UpstreamId;

@@ -11,11 +11,11 @@ use bytes::Bytes;
 use super::approval::PromptApproval;
 use super::listed_item::{ListedItem, StandsFor};
 use base::seal;
-use domain::call::rights::Allowed;
+use domain::calls::rights::Allowed;
 use domain::json::Json;
 use domain::name::UpstreamId;
-use domain::prompt::merge::MergedPrompt;
-use domain::prompt::prompt::{Argument, Prompt};
+use domain::prompts::merge::MergedPrompt;
+use domain::prompts::prompt::{Argument, Prompt};
 use domain::text::chunks;
 use domain::tool::name::tool_name;
 

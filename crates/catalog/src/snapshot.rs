@@ -13,13 +13,13 @@ use super::listed_item::{ListedItem, ListedSkill};
 use super::segment::Segment;
 use super::view::ListView;
 use domain::approval::ApprovalKind;
-use domain::call::call::SkillPart;
-use domain::call::caller::Principal;
-use domain::call::cursor::CacheScope;
+use domain::calls::call::SkillPart;
+use domain::calls::caller::Principal;
+use domain::calls::cursor::CacheScope;
 use domain::fault::{Fault, UpstreamFaultKind as Kind};
 use domain::json::Json;
 use domain::name::{UpstreamId, version_name};
-use domain::prompt::skill::SKILL_FILE;
+use domain::prompts::skill::SKILL_FILE;
 use domain::tool::name::is_derived;
 
 /// One snapshot. A request keeps the same snapshot to its end.

@@ -8,8 +8,8 @@ use unicode_normalization::UnicodeNormalization;
 use super::approval::ApprovalSettings;
 use config::{Config, offers_as_skills};
 use domain::name::{Prefix, UpstreamId};
-use domain::prompt::hidden_text::HiddenText;
-use domain::prompt::overlay::Overlay;
+use domain::prompts::hidden_text::HiddenText;
+use domain::prompts::overlay::Overlay;
 use upstream::driver::DriverId;
 
 /// The driver of an upstream, and the names of its prompts.

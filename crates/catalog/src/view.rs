@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::segment::{Digest, Segment, SegmentWriter, name_of_tool};
 use base::seal;
-use domain::call::rights::Allowed;
+use domain::calls::rights::Allowed;
 use domain::json::Json;
 use domain::name::UpstreamId;
 use domain::tool::definition::{
@@ -302,7 +302,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use domain::prompt::prompt::Prompt;
+    use domain::prompts::prompt::Prompt;
 
     fn view(names: &[String]) -> ListView {
         let prompt = Prompt::read(Json::parse(br#"{"name":"x"}"#, 8).unwrap()).unwrap();

@@ -17,8 +17,8 @@ use super::segment::{Digest, Segment};
 use super::snapshot::{CatalogContent, PrivatePart};
 use super::view::ListView;
 use config::ToolForm;
-use domain::call::caller::{Caller, Principal, Proof};
-use domain::call::rights::{Allowed, Rights};
+use domain::calls::caller::{Caller, Principal, Proof};
+use domain::calls::rights::{Allowed, Rights};
 use domain::protocol::method::Method;
 
 /// Makes and caches views.
@@ -453,7 +453,7 @@ mod tests {
     use crate::listed_item::StandsFor;
     use crate::segment::SegmentWriter;
     use config::Config;
-    use domain::call::rights::PromptRef;
+    use domain::calls::rights::PromptRef;
     use domain::name::UpstreamId;
 
     /// Every caller sees every other prompt, in a view of its own.

@@ -32,7 +32,7 @@ use base::seal::hex::{from_hex, hex};
 use base::seal::{Sealer, TokenKind, random};
 use buckets::StoredBuckets;
 use config::{Limits, OnMissing};
-use domain::call::fair_share::Share;
+use domain::calls::fair_share::Share;
 use domain::time::unix_time::UnixSeconds;
 use membership::Reconnecting;
 use scripts::Scripts;

@@ -17,7 +17,7 @@ use super::store::Push;
 use super::{ClusterMember, Relayed, ReplicaId};
 use audit::record::AuditEvent;
 use base::seal::{Sealer, TokenKind};
-use domain::call::fair_share::Holder;
+use domain::calls::fair_share::Holder;
 use domain::time::backoff::{Backoff, jittered};
 use domain::time::millis::whole_millis;
 

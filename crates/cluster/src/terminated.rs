@@ -14,8 +14,8 @@ use tokio::sync::Semaphore;
 use super::Link;
 use super::store::StoreUnavailable;
 use base::seal::{Sealer, TokenKind};
-use domain::call::caller::Caller;
-use domain::call::fair_share::Holder;
+use domain::calls::caller::Caller;
+use domain::calls::fair_share::Holder;
 use domain::time::millis::whole_millis;
 
 /// Terminated sessions that wait until the store can be reached. Beyond that the oldest is not
@@ -190,7 +190,7 @@ fn open(sealer: &Sealer, sealed: &[u8]) -> Option<(Holder, [u8; 16])> {
 mod tests {
     use super::*;
     use base::seal::SealKeys;
-    use domain::call::caller::MAX_ID;
+    use domain::calls::caller::MAX_ID;
 
     #[test]
     fn a_terminated_session_opens_with_its_holder() {

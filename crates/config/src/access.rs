@@ -14,7 +14,7 @@ use super::reader::{Context, Section};
 use super::server::views::{all, globs, upstream_ids};
 use super::upstream::UpstreamSettings;
 use domain::approval::ApprovalState;
-use domain::call::rights::NO_RULE;
+use domain::calls::rights::NO_RULE;
 use domain::name::UpstreamId;
 use domain::protocol::method::Method;
 
@@ -196,8 +196,8 @@ mod tests {
     use super::super::Config;
     use super::*;
     use ::access::Decisions;
-    use domain::call::caller::Caller;
-    use domain::call::rights::{PromptRef, Rights};
+    use domain::calls::caller::Caller;
+    use domain::calls::rights::{PromptRef, Rights};
 
     const UPSTREAM: &str = "[upstreams.crm]\ntransport = \"http\"\nurl = \"http://127.0.0.1:1/\"\n";
     const RULE: &str = "[[access.rules]]\nallow = [\"get\"]\nstates = [\"approved\"]\n";

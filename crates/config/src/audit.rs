@@ -9,7 +9,7 @@ use super::server::views::globs;
 pub(crate) use base::platform::disk::{self, OpenOptions, Readers};
 use base::platform::platform;
 use base::seal::AuditKey;
-use domain::call::fair_share::Share;
+use domain::calls::fair_share::Share;
 use domain::text::glob::Glob;
 
 table! {

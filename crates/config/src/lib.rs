@@ -76,9 +76,9 @@ pub use upstream::{Http, Library, PromptStore, Stdio, StoreKind, Transport, Upst
 use base::platform::disk;
 use base::seal;
 use domain::approval::Mode;
-use domain::call::rollout::Rollout;
+use domain::calls::rollout::Rollout;
 use domain::name::{DEFAULT_SEPARATOR, MAX_LENGTH_LIMIT, Naming, UpstreamId, is_separator};
-use domain::prompt::overlay::Overlay;
+use domain::prompts::overlay::Overlay;
 use domain::text::text_file;
 use net::tls;
 use reader::raw;
@@ -480,7 +480,7 @@ fn listing(mut section: Section<'_>) -> Listing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use domain::call::fair_share::Share;
+    use domain::calls::fair_share::Share;
 
     fn parse(text: &str) -> Result<Config, ConfigError> {
         let env = [("TOKEN".to_owned(), "t0ken".to_owned())];

@@ -6,8 +6,8 @@ use super::reader::Section;
 use super::server::views::known_id;
 use super::upstream::UpstreamSettings;
 use domain::name::UpstreamId;
-use domain::prompt::call_overlay::{AddedMessage, Preset};
-pub(crate) use domain::prompt::overlay::{ArgumentChange, Change, Overlay, OverlayAction, Rename};
+use domain::prompts::call_overlay::{AddedMessage, Preset};
+pub(crate) use domain::prompts::overlay::{ArgumentChange, Change, Overlay, OverlayAction, Rename};
 use domain::text::glob::{Glob, MAX_PATTERN};
 use domain::uri::is_unsafe;
 

@@ -9,7 +9,7 @@ use super::lock::LockFile;
 use super::reader::raw::Raw;
 use super::reader::{Context, Section};
 use super::{admin, approvals, environment, lookup, text_or_empty};
-use domain::call::fair_share::Share;
+use domain::calls::fair_share::Share;
 
 /// The folders of the records.
 #[derive(Clone, Debug, Eq, PartialEq)]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::reader::Section;
-use domain::call::rollout::{RollbackRule, Rollout, RolloutStep};
+use domain::calls::rollout::{RollbackRule, Rollout, RolloutStep};
 use domain::time::unix_time::UnixSeconds;
 
 /// The keys of `[[rollouts]]`.

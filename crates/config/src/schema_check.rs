@@ -76,7 +76,7 @@ mod tests {
                 text.split("```toml\n").skip(1).filter_map(|block| block.split("```").next());
             blocks.map(str::to_owned).collect::<Vec<_>>()
         };
-        let init = read("src/cli/init/gateway.toml");
+        let init = read("src/cli/operate/init/gateway.toml");
         let uncommented = init.lines().map(|line| line.strip_prefix("#: ").unwrap_or(line));
         let uncommented = uncommented.collect::<Vec<_>>().join("\n");
         let mut examples = vec![

@@ -8,11 +8,11 @@
 
 pub mod address_policy;
 pub mod approval;
-pub mod call;
+pub mod calls;
 pub mod fault;
 pub mod json;
 pub mod name;
-pub mod prompt;
+pub mod prompts;
 pub mod protocol;
 pub mod redaction;
 pub mod text;

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use domain::call::cursor::CacheScope;
+use domain::calls::cursor::CacheScope;
 use domain::fault::UpstreamFaultKind as Kind;
-use domain::prompt::prompt::Prompt;
-use domain::prompt::skill::Skill;
+use domain::prompts::prompt::Prompt;
+use domain::prompts::skill::Skill;
 
 /// Returns the note for an operator on a working upstream without prompts; `None` if it has
 /// prompts.

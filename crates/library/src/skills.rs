@@ -22,7 +22,7 @@ use domain::fault::UpstreamFaultKind as Kind;
 use domain::json::Json;
 use domain::json::document::Document;
 use domain::json::object::write_object;
-use domain::prompt::skill::{MAX_FILES, SCHEME, SKILL_FILE, Skill};
+use domain::prompts::skill::{MAX_FILES, SCHEME, SKILL_FILE, Skill};
 use domain::text::percent;
 
 /// Deepest level of folders in a skill.

@@ -7,7 +7,7 @@ use super::source::MessageRole;
 use domain::json::Json;
 use domain::json::canonical::canonical;
 use domain::json::object::write_object;
-use domain::prompt::prompt_version::PromptVersion;
+use domain::prompts::prompt_version::PromptVersion;
 
 /// One version of a prompt of a prompt store.
 #[derive(Debug)]

@@ -17,8 +17,8 @@ use base::seal;
 use config::labels::{LABELS_FILE, LabelFile, MAX_VERSION};
 use domain::fault::UpstreamFaultKind as Kind;
 use domain::name::{VERSION_MARK, version_name};
-use domain::prompt::prompt::{Prompt, PromptSource, SourcePlace};
-use domain::prompt::prompt_version::PromptVersion;
+use domain::prompts::prompt::{Prompt, PromptSource, SourcePlace};
+use domain::prompts::prompt_version::PromptVersion;
 
 /// The name of the folder of a prompt's versions, in the folder with the prompt's name.
 const VERSIONS: &str = "versions";

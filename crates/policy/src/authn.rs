@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use super::jwt::Tokens;
 use base::seal;
-use domain::call::caller::{Caller, MAX_ID, Proof, is_reserved};
-use domain::call::subject_token::SubjectToken;
+use domain::calls::caller::{Caller, MAX_ID, Proof, is_reserved};
+use domain::calls::subject_token::SubjectToken;
 use domain::fault::TransportFault;
 use domain::time::unix_time::UnixSeconds;
 

@@ -5,11 +5,11 @@ use super::rate_limit::Counted;
 use super::record::CallRecord;
 use super::target::CallTarget;
 use super::{Gate, count_limited};
-use domain::call::call::{Call, Request};
-use domain::call::caller::{Caller, PROBER};
-use domain::call::fair_share::Holder;
-use domain::call::rights::NO_RULE;
-use domain::call::subject_token::SubjectToken;
+use domain::calls::call::{Call, Request};
+use domain::calls::caller::{Caller, PROBER};
+use domain::calls::fair_share::Holder;
+use domain::calls::rights::NO_RULE;
+use domain::calls::subject_token::SubjectToken;
 use domain::fault::{Fault, RequestFault, TransportFault};
 use domain::protocol::method::Method;
 

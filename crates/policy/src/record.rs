@@ -10,9 +10,9 @@ use super::target::CallTarget;
 use audit::record::{AuditEvent, write_text};
 use audit::{Ledger, Unrecorded};
 use base::seal;
-use domain::call::call::{Call, Request};
-use domain::call::caller::{Caller, Proof};
-use domain::call::fair_share::Holder;
+use domain::calls::call::{Call, Request};
+use domain::calls::caller::{Caller, Proof};
+use domain::calls::fair_share::Holder;
 use domain::fault::{Fault, TransportFault, UpstreamFault};
 use domain::text::chunks::Chunks;
 

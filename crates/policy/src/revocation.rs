@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 use super::authn::Authenticator;
-use domain::call::caller::Caller;
+use domain::calls::caller::Caller;
 
 /// Resolves when the credential of one caller is no longer valid under the newest configuration.
 pub struct CallerRevocation {

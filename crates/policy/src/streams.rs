@@ -10,8 +10,8 @@ use super::record::with_caller;
 use super::tallies::WINDOW;
 use audit::record::AuditEvent;
 use audit::{Audit, Unrecorded};
-use domain::call::caller::Caller;
-use domain::call::fair_share::Holder;
+use domain::calls::caller::Caller;
+use domain::calls::fair_share::Holder;
 use domain::time::millis::whole_millis;
 
 /// The record of an open stream; dropping it records the end.

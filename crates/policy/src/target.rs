@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use domain::approval::ApprovalState;
-use domain::call::rights::PromptRef;
+use domain::calls::rights::PromptRef;
 
 /// The prompt that a call is for, as its upstream knows it.
 #[derive(Clone, Copy, Debug)]

@@ -16,7 +16,7 @@ use super::metrics::DurationSeries;
 use super::series::{Labels, TransportKind};
 use base::seal;
 use base::seal::hex::hex;
-use domain::call::error_code;
+use domain::calls::error_code;
 use domain::fault::{Fault, UpstreamFaultKind as Kind, excerpt};
 use domain::protocol::method::Method;
 use domain::protocol::trace::Trace;

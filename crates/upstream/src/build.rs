@@ -26,7 +26,7 @@ use super::upstream_secrets::UpstreamSecrets;
 use audit::Audit;
 use base::platform::disk::{self, Watch};
 use cluster::SharedLogins;
-use domain::call::passthrough::PassthroughCapabilities;
+use domain::calls::passthrough::PassthroughCapabilities;
 use domain::name::UpstreamId;
 use domain::protocol::via::Via;
 use logins::store::Folder;

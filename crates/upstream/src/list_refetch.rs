@@ -15,7 +15,7 @@ use super::walk_pace;
 use audit::record::AuditEvent;
 use base::platform::panics;
 use config::{Settings, UpstreamSettings};
-use domain::call::call::ForwardedMeta;
+use domain::calls::call::ForwardedMeta;
 use domain::fault::UpstreamFaultKind as Kind;
 use domain::protocol::method::Method;
 use domain::protocol::revision::Revision;

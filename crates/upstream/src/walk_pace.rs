@@ -72,7 +72,7 @@ impl WalkPace {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use domain::prompt::prompt::Prompt;
+    use domain::prompts::prompt::Prompt;
 
     fn list(name: usize) -> PromptList {
         PromptList { prompts: vec![Prompt::named(&name.to_string())], ..PromptList::default() }

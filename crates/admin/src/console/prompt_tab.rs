@@ -1,6 +1,6 @@
 //! The tabs of the page of a prompt or skill.
 
-use domain::prompt::skill::is_skill_uri;
+use domain::prompts::skill::is_skill_uri;
 use domain::text::percent::encoded_segment;
 
 /// A tab of the page, with a separate address.

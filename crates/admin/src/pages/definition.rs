@@ -3,7 +3,7 @@
 use catalog::listed_item::ListedItem;
 use config::Config;
 use domain::json::Json;
-use domain::prompt::overlay;
+use domain::prompts::overlay;
 
 /// A definition, read for people.
 #[derive(Clone, Debug, Default)]

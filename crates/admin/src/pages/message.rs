@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::definition::text;
 use domain::json::Json;
-use domain::prompt::hidden_text;
+use domain::prompts::hidden_text;
 
 /// One message.
 #[derive(Debug, Serialize)]

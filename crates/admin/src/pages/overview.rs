@@ -18,7 +18,7 @@ use audit::usage::{Dimension, Filter, Query, Row, Sort};
 use audit::verify::regular::RegularOutcome;
 use calls::UpstreamStatus;
 use catalog::snapshot::{Catalog, LeftOut, LeftOutBy};
-use domain::call::caller::CONSOLE;
+use domain::calls::caller::CONSOLE;
 use domain::text::percent;
 
 /// The first page.

@@ -6,8 +6,8 @@ use std::fmt;
 use crate::state::AdminState;
 use access::{Decisions, RuleCallers, action};
 use config::Config;
-use domain::call::caller::{ANONYMOUS, Caller};
-use domain::call::rights::PromptRef;
+use domain::calls::caller::{ANONYMOUS, Caller};
+use domain::calls::rights::PromptRef;
 use domain::protocol::method::Method;
 
 /// A caller or group whose rights are shown.

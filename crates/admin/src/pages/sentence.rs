@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::console::page_of;
 use crate::console::text::{Html, ShownText, digest};
 use audit::search::{DENIED, EventKinds, LogEntry};
-use domain::prompt::skill::{SCHEME, is_skill_uri};
+use domain::prompts::skill::{SCHEME, is_skill_uri};
 use domain::text::percent::encoded_segment;
 
 /// The sentences of events. `{…}` is a member, `{…:noun}` a number with its noun; a part in `[…]`

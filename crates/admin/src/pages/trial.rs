@@ -17,9 +17,9 @@ use crate::request::PageRequest;
 use crate::sign_in::{SignInMethod, Visitor};
 use crate::state::AdminState;
 use base::seal;
-use domain::call::call::{Call, ClientMessages, ForwardedMeta, NameKind, Request};
-use domain::call::caller::{CONSOLE, CONSOLE_PREFIX, Caller, is_id};
-use domain::call::error_code;
+use domain::calls::call::{Call, ClientMessages, ForwardedMeta, NameKind, Request};
+use domain::calls::caller::{CONSOLE, CONSOLE_PREFIX, Caller, is_id};
+use domain::calls::error_code;
 use domain::json::Json;
 use domain::json::document::Document;
 use front::session::{CallOutcome, perform_for_console};
@@ -248,7 +248,7 @@ mod tests {
         let ids: std::collections::HashSet<_> = subjects.map(console_id).into_iter().collect();
         assert_eq!(ids.len(), subjects.len(), "{ids:?}");
         for id in ids {
-            assert!(is_id(&id) && domain::call::caller::is_reserved(&id), "{id}");
+            assert!(is_id(&id) && domain::calls::caller::is_reserved(&id), "{id}");
         }
         assert_eq!(console_id("ada"), "console/ada");
     }

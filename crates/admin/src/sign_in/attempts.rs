@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use domain::call::fair_share::network;
+use domain::calls::fair_share::network;
 use policy::gcra::Quota;
 use policy::limiter::Limiter;
 

@@ -18,8 +18,8 @@ use crate::segments::folder::{FailPoint, FaultInjector, LogFolder, segments};
 use crate::segments::recover::{Recovered, recover};
 use crate::shared_writer::SharedWriter;
 use crate::writer::LogWriter;
-use domain::call::caller::Caller;
-use domain::call::fair_share::Holder;
+use domain::calls::caller::Caller;
+use domain::calls::fair_share::Holder;
 
 pub(super) fn holder() -> Holder {
     Holder::Caller(Caller::new("ci"))

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::counts::{Counts, Histogram};
-use domain::prompt::skill::is_skill_uri;
+use domain::prompts::skill::is_skill_uri;
 use domain::time::unix_time::UnixSeconds;
 
 /// The dimension of a report: the kind of its rows.

@@ -11,9 +11,9 @@ use serde::{Deserialize, Serialize};
 use super::counts::{CountedCall, OutcomeKind};
 use super::query::secs;
 use crate::record::MAX_DEPTH;
-use domain::call::caller::PROBER;
+use domain::calls::caller::PROBER;
 use domain::json::Json;
-use domain::prompt::skill::is_skill_uri;
+use domain::prompts::skill::is_skill_uri;
 use domain::protocol::method::Method;
 
 /// A record that usage is counted from.

@@ -22,7 +22,7 @@ use sha2::{Digest, Sha256};
 
 use crate::platform::platform;
 use domain::approval::markdown;
-use domain::prompt::prompt::Prompt;
+use domain::prompts::prompt::Prompt;
 use domain::text::chunks::Chunks;
 pub(crate) use keys::KEY_LEN;
 pub use keys::{AuditKey, SealKeys};

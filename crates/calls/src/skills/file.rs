@@ -7,7 +7,7 @@ use base64::prelude::BASE64_STANDARD;
 
 use base::seal;
 use domain::json::{Json, JsonKind};
-use domain::prompt::skill::SkillFile;
+use domain::prompts::skill::SkillFile;
 
 /// Checks that a `resources/read` result holds this file alone. Returns the file's bytes.
 ///

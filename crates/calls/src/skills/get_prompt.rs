@@ -10,7 +10,7 @@ use catalog::listed_item::ListedSkill;
 use catalog::reply::{self, PromptReply, Reply};
 use domain::fault::{Fault, UpstreamFaultKind as Kind};
 use domain::json::document::Document;
-use domain::prompt::skill_prompt::{SkillMessages, TASK};
+use domain::prompts::skill_prompt::{SkillMessages, TASK};
 
 /// Gets a prompt that is derived from a skill.
 pub(crate) async fn get(

@@ -10,7 +10,7 @@ use catalog::approval::DEPTH;
 use catalog::listed_item::ListedItem;
 use domain::fault::{Fault, UpstreamFault, UpstreamFaultKind as Kind};
 use domain::json::document::Document;
-use domain::prompt::skill::SkillFile;
+use domain::prompts::skill::SkillFile;
 use library::file_contents;
 use upstream::Upstream;
 

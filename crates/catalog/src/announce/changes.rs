@@ -10,7 +10,7 @@ use crate::segment::Digest;
 use crate::snapshot::{CatalogContent, SkillCatalog};
 use crate::view_cache::{ListDigests, ListKinds, ViewCache};
 use config::ToolForm;
-use domain::call::caller::Caller;
+use domain::calls::caller::Caller;
 use domain::name::UpstreamId;
 
 /// An announced content, with the views of its configuration.

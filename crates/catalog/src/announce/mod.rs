@@ -21,8 +21,8 @@ use change_shares::ChangeShares;
 use changes::Published;
 use domain::approval::ApprovalState;
 use domain::fault::excerpt;
-use domain::prompt::overlay;
-use domain::prompt::skill::SkillCount;
+use domain::prompts::overlay;
+use domain::prompts::skill::SkillCount;
 use telemetry::Telemetry;
 
 /// Announces the changes that the refresh has found, debounced.

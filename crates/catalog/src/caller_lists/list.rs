@@ -12,10 +12,10 @@ use crate::segment::{Digest, Segment};
 use crate::skills::catalog::SkillGroup;
 use crate::snapshot::{Catalog, CatalogContent, PrivatePart, SkillCatalog, next_number};
 use crate::view::ListView;
-use domain::call::caller::Principal;
-use domain::call::rights::Allowed;
+use domain::calls::caller::Principal;
+use domain::calls::rights::Allowed;
 use domain::fault::UpstreamFaultKind as Kind;
-use domain::prompt::skill::Skill;
+use domain::prompts::skill::Skill;
 use domain::tool::name::is_derived;
 use library::prompt_list::PromptList;
 
@@ -331,7 +331,7 @@ const COMPOSED_AT_ONCE: usize = 5_000;
 mod tests {
     use super::*;
     use crate::segment::SegmentWriter;
-    use domain::call::caller::Caller;
+    use domain::calls::caller::Caller;
     use domain::name::UpstreamId;
 
     fn listing(title: &str) -> Presented {

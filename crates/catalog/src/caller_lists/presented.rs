@@ -15,8 +15,8 @@ use crate::skills::prompts::{SkillPrompts, UpstreamPrompts};
 use crate::source::{UpstreamSource, composed};
 use domain::fault::UpstreamFaultKind as Kind;
 use domain::name::Naming;
-use domain::prompt::merge;
-use domain::prompt::skill::Skill;
+use domain::prompts::merge;
+use domain::prompts::skill::Skill;
 use library::prompt_list::PromptList;
 
 /// The prompts of a list with the prompts derived from its skills, and the skills.

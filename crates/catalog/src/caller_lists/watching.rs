@@ -15,7 +15,7 @@ use super::{CallerLists, Cause, Place};
 use crate::blocking::run_blocking;
 use crate::segment::Digest;
 use crate::view_cache::{DECIDED_AT_ONCE, ViewCache};
-use domain::call::caller::{Caller, Principal};
+use domain::calls::caller::{Caller, Principal};
 use domain::time::backoff::Backoff;
 use upstream::Upstream;
 use upstream::accounts::account::Account;

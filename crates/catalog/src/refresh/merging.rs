@@ -24,9 +24,9 @@ use base::platform::panics;
 use domain::fault::excerpt;
 use domain::json::Json;
 use domain::name::{Naming, Prefix};
-use domain::prompt::merge::{self, UnmergedPrompt};
-use domain::prompt::prompt::Prompt;
-use domain::prompt::skill::Skill;
+use domain::prompts::merge::{self, UnmergedPrompt};
+use domain::prompts::prompt::Prompt;
+use domain::prompts::skill::Skill;
 use domain::text::confusable::{DisplayedText, HashedText, SkeletonIndex, confusables};
 use library::prompt_list::MalformedPrompt;
 

@@ -29,8 +29,8 @@ use crate::view_cache::ViewCache;
 use domain::approval::{self, Mode};
 use domain::fault::{Fault, UpstreamFaultKind as Kind};
 use domain::name::{Naming, UpstreamId};
-use domain::prompt::prompt::Prompt;
-use domain::prompt::skill::Skill;
+use domain::prompts::prompt::Prompt;
+use domain::prompts::skill::Skill;
 use library::prompt_list::PromptList;
 use upstream::driver::{DriverReport, FetchedList};
 

@@ -13,8 +13,8 @@ use domain::approval::{
 };
 use domain::json::Json;
 use domain::name::{Prefix, UpstreamId};
-use domain::prompt::prompt::Prompt;
-use domain::prompt::skill::{SKILL_FILE, Skill, public_uri};
+use domain::prompts::prompt::Prompt;
+use domain::prompts::skill::{SKILL_FILE, Skill, public_uri};
 use domain::protocol::via::Via;
 
 /// The served skills of one upstream.

@@ -10,12 +10,12 @@ use crate::segment::{Segment, SegmentWriter};
 use crate::snapshot::{CatalogContent, LeftOut, LeftOutBy, PrivatePart, SkillCatalog, next_number};
 use crate::source::UpstreamSource;
 use base::seal;
-use domain::call::call::SkillPart;
-use domain::call::caller::Principal;
+use domain::calls::call::SkillPart;
+use domain::calls::caller::Principal;
 use domain::json::document::Document;
 use domain::name::{Prefix, UpstreamId};
-use domain::prompt::prompt_version::PromptVersion;
-use domain::prompt::skill::{SKILL_FILE, Skill, SkillFile, public_path};
+use domain::prompts::prompt_version::PromptVersion;
+use domain::prompts::skill::{SKILL_FILE, Skill, SkillFile, public_path};
 
 /// A skill with the part that a call requests.
 pub struct FoundSkill<'a> {

@@ -15,11 +15,11 @@ use domain::fault::{Fault, UpstreamFault};
 use domain::json::Json;
 use domain::json::document::Document;
 use domain::name::UpstreamId;
-use domain::prompt::call_overlay::{CallOverlay, with_messages};
-use domain::prompt::hidden_text::HiddenText;
-use domain::prompt::prompt::Prompt;
-use domain::prompt::prompt_skill::{PromptSkill, PromptSkillError, skill_name};
-use domain::prompt::skill::Skill;
+use domain::prompts::call_overlay::{CallOverlay, with_messages};
+use domain::prompts::hidden_text::HiddenText;
+use domain::prompts::prompt::Prompt;
+use domain::prompts::prompt_skill::{PromptSkill, PromptSkillError, skill_name};
+use domain::prompts::skill::Skill;
 use library::file_contents;
 
 /// A served prompt of an upstream whose prompts are offered as skills.

@@ -11,8 +11,8 @@ use crate::segment::SegmentWriter;
 use crate::snapshot::{LeftOut, LeftOutBy};
 use crate::source::composed;
 use domain::name::UpstreamId;
-use domain::prompt::prompt::Prompt;
-use domain::prompt::skill_prompt::prompt_of;
+use domain::prompts::prompt::Prompt;
+use domain::prompts::skill_prompt::prompt_of;
 
 /// The prompts of one upstream of a group, and whether its skills are prompts, too.
 pub struct UpstreamPrompts<'a> {

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ReplicaId;
 use base::seal::{Sealer, TokenKind};
-use domain::call::caller::{Caller, Proof, TokenProof};
+use domain::calls::caller::{Caller, Proof, TokenProof};
 use domain::time::unix_time::UnixSeconds;
 
 /// A message for the replica that holds a call or a connection.

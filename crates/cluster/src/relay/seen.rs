@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::message::MessageId;
 use crate::ReplicaId;
-use domain::call::fair_share::{FairShare, Holder, Share};
+use domain::calls::fair_share::{FairShare, Holder, Share};
 use domain::time::millis::whole_millis;
 
 /// The ids of received messages, until they expire. Pure: the clock is an argument, in milliseconds
@@ -117,7 +117,7 @@ impl SeenMessages {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use domain::call::caller::Caller;
+    use domain::calls::caller::Caller;
 
     const NOW: u64 = 1_000_000;
     const SKEWED: u64 = 5_000;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::net::Proxies;
 use crate::reader::Section;
 use base::seal::hex::from_hex;
-use domain::call::caller::{Caller, Proof, is_id, is_reserved};
+use domain::calls::caller::{Caller, Proof, is_id, is_reserved};
 use jwt::Jwt;
 
 /// The authentication methods.

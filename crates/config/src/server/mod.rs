@@ -12,7 +12,7 @@ use crate::auth::Auth;
 use crate::net::tls::Tls;
 use crate::reader::{MILLISECOND, Section, optional, secs, table};
 use base::seal::SealKeys;
-use domain::call::fair_share::Share;
+use domain::calls::fair_share::Share;
 use exposure::Exposure;
 
 table! {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::reader::{MILLISECOND, Section, secs, table};
 use domain::approval::Mode;
-use domain::prompt::hidden_text::HiddenText;
+use domain::prompts::hidden_text::HiddenText;
 use domain::protocol::server_request::ClientCapabilities;
 
 table! {

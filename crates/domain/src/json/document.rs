@@ -199,7 +199,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::prompt::hidden_text;
+    use crate::prompts::hidden_text;
 
     #[test]
     fn a_document_counts_the_memory_of_its_text() {

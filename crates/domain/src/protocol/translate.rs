@@ -122,7 +122,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::prompt::content;
+    use crate::prompts::content;
 
     fn translated(content: &Value, revision: Revision) -> Value {
         let text = json!([{"role": "user", "content": content}]).to_string();

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use super::{FIND_PROMPT, FIND_SKILL, READ_SKILL, USE_PROMPT};
 use crate::json::object::{ObjectWriter, write_object};
 use crate::json::{Json, JsonKind, write_str};
-use crate::prompt::hidden_text;
+use crate::prompts::hidden_text;
 
 /// Longest description of a tool, in bytes: models refuse requests with longer ones.
 const MAX_DESCRIPTION: usize = 1024;

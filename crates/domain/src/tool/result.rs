@@ -3,7 +3,7 @@
 use super::definition::{choices, listed_choices, shortened};
 use crate::json::object::{ObjectWriter, write_object};
 use crate::json::{Json, write_str};
-use crate::prompt::skill::{SCHEME, SKILL_FILE};
+use crate::prompts::skill::{SCHEME, SKILL_FILE};
 use crate::protocol::revision::Revision;
 use crate::protocol::translate;
 

@@ -163,7 +163,7 @@ pub fn without(result: Json<'_>, name: &str, omitted: &[usize]) -> Document {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::prompt::content::inspect_result;
+    use crate::prompts::content::inspect_result;
 
     #[test]
     fn u17_uris_that_run_code_are_unsafe_in_every_spelling() {

@@ -11,7 +11,7 @@ use super::pool::{Held, NoRoom, Pool, PoolLease, Revokes, RoomBounds};
 use crate::session::CallPermit;
 use base::platform::memory;
 use config::Limits;
-use domain::call::fair_share::{FairShare, Holder};
+use domain::calls::fair_share::{FairShare, Holder};
 use domain::fault::TransportFault;
 use upstream::call::result_memory::MessageMemory;
 
@@ -361,7 +361,7 @@ mod tests {
 
     use super::*;
     use config::Config;
-    use domain::call::caller::Caller;
+    use domain::calls::caller::Caller;
 
     fn limits(toml: &str) -> Limits {
         let toml = format!("[server.limits]\n{toml}");

@@ -9,7 +9,7 @@ use super::calls::PendingCall;
 use super::error_message::refusal_message;
 use crate::session::dialect::Dialect;
 use crate::session::{CallPermits, Dispatch, MessageRefusal, Sessions};
-use domain::call::fair_share::Holder;
+use domain::calls::fair_share::Holder;
 use domain::fault::TransportFault;
 use domain::json::jsonrpc::Id;
 

@@ -2,7 +2,7 @@
 
 use crate::session::MessageRefusal;
 use crate::session::dialect::Dialect;
-use domain::call::error_code;
+use domain::calls::error_code;
 use domain::fault::{
     Fault, RequestFault, TransportFault, UpstreamFault, UpstreamFaultKind as Kind,
 };

@@ -10,7 +10,7 @@ use tokio::sync::futures::Notified;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use domain::call::fair_share::{Denied, FairShare, Holder};
+use domain::calls::fair_share::{Denied, FairShare, Holder};
 
 /// A pool. Clones are handles of the same pool.
 #[derive(Clone, Debug)]
@@ -406,7 +406,7 @@ mod tests {
     use tokio::time::advance;
 
     use super::*;
-    use domain::call::caller::Caller;
+    use domain::calls::caller::Caller;
 
     fn holder(id: &str) -> Holder {
         Holder::Caller(Caller::new(id))

@@ -13,7 +13,7 @@ use super::token::Nonce;
 use super::tools::{Purpose, ServedMethods, ToolRefusal, is_tool_result, with_public_name};
 use super::{Dispatch, PreparedCall, SessionSharedState, TransportContext};
 use calls::Router;
-use domain::call::call::{Call, ClientMessages, ForwardedMeta, Request, ServerRequestMode};
+use domain::calls::call::{Call, ClientMessages, ForwardedMeta, Request, ServerRequestMode};
 use domain::fault::{Fault, RequestFault};
 use domain::json::jsonrpc::Id;
 use domain::protocol::log_level::LogLevel;

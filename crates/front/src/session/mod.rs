@@ -31,7 +31,7 @@ use calls::Router;
 use cluster::{ClusterMember, Handling, RelayMessage};
 use config::Config;
 use dialect::ServerIdentity;
-use domain::call::fair_share::{Holder, Share};
+use domain::calls::fair_share::{Holder, Share};
 use domain::json::Json;
 use domain::json::jsonrpc::{Frame, Id};
 use domain::protocol::log_level::LogLevel;

@@ -10,7 +10,7 @@ use super::notify::streams::StreamEnd;
 use super::token::Nonce;
 use super::{Dispatch, RequestContext, TransportContext};
 use catalog::view_cache::ListKinds;
-use domain::call::call::ServerRequestMode;
+use domain::calls::call::ServerRequestMode;
 use domain::fault::{Fault, RequestFault};
 use domain::json::Json;
 use domain::json::jsonrpc::Id;

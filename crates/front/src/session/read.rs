@@ -13,7 +13,7 @@ use super::modern::{is_modern, modern};
 use super::tools::is_tool_result;
 use super::{Dispatch, MAX_DEPTH, MessageRefusal, RequestContext, Sessions, TransportContext};
 use base::platform::heap::boxed;
-use domain::call::call::ForwardedMeta;
+use domain::calls::call::ForwardedMeta;
 use domain::fault::{Fault, RequestFault};
 use domain::json::jsonrpc::{Frame, Id};
 use domain::json::{self, Json, JsonKind, Outline};

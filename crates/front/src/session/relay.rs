@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::RequestContext;
 use super::token::Nonce;
 use cluster::{ClusterMember, RelayError, RelayMessage, ReplicaId};
-use domain::call::fair_share::Holder;
+use domain::calls::fair_share::Holder;
 use domain::fault::{Fault, TransportFault};
 use domain::json::Json;
 use domain::json::jsonrpc::Id;

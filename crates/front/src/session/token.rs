@@ -8,7 +8,7 @@ use quick_cache::Equivalent;
 use quick_cache::sync::Cache;
 
 use base::seal::{Sealer, TokenKind, random};
-use domain::call::caller::Caller;
+use domain::calls::caller::Caller;
 use domain::protocol::revision::Revision;
 use domain::protocol::server_request::ClientCapabilities;
 use domain::time::unix_time::UnixSeconds;
@@ -146,8 +146,8 @@ impl Equivalent<SealedToken<Box<str>>> for SealedToken<&str> {
 mod tests {
     use super::*;
     use base::seal::SealKeys;
-    use domain::call::caller::{MAX_ID, is_id};
-    use domain::call::cursor::{CacheScope, PagePosition};
+    use domain::calls::caller::{MAX_ID, is_id};
+    use domain::calls::cursor::{CacheScope, PagePosition};
     use domain::name::MAX_LENGTH_LIMIT;
 
     #[test]

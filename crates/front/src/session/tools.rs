@@ -11,14 +11,14 @@ use calls::passthrough::PassthroughUpstream;
 use calls::{Router, links};
 use catalog::view_cache::ListKinds;
 use config::{Exposure, ToolForm};
-use domain::call::call::{NameKind, Request, Sought};
-use domain::call::caller::Caller;
-use domain::call::passthrough::PassthroughRequest;
+use domain::calls::call::{NameKind, Request, Sought};
+use domain::calls::caller::Caller;
+use domain::calls::passthrough::PassthroughRequest;
 use domain::fault::{Fault, RequestFault, UpstreamFault, UpstreamFaultKind as Kind};
 use domain::json::Json;
 use domain::protocol::method::{Countable, ForeignMethod, Method};
 use domain::tool::{FIND_PROMPT, FIND_SKILL, READ_SKILL, USE_PROMPT};
-use domain::{call::link, prompt::skill};
+use domain::{calls::link, prompts::skill};
 
 /// The purpose of a request that is not about the session.
 pub(super) enum Purpose {

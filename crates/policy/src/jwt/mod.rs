@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use base::seal;
 use config::Jwt;
-use domain::call::caller::{Caller, Proof, TokenProof, is_id, is_reserved};
+use domain::calls::caller::{Caller, Proof, TokenProof, is_id, is_reserved};
 use domain::fault::{TransportFault, excerpt};
 use domain::time::unix_time::UnixSeconds;
 use keys::{IssuerKeys, NoKey};

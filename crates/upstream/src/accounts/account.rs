@@ -17,8 +17,8 @@ use crate::connection::dedicated::DedicatedPool;
 use crate::connection::examiner::Examiner;
 use crate::guard::concurrency::Permit;
 use crate::upstream_secrets::UpstreamSecrets;
-use domain::call::caller::Caller;
-use domain::call::subject_token::SubjectToken;
+use domain::calls::caller::Caller;
+use domain::calls::subject_token::SubjectToken;
 use domain::fault::UpstreamFaultKind as Kind;
 
 /// A caller's own access to one upstream. Its connections are closed when the last reference is

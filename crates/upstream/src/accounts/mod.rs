@@ -25,8 +25,8 @@ use super::guard::concurrency::{ConcurrencyLimit, Permit};
 use super::upstream_secrets::UpstreamSecrets;
 use audit::Audit;
 use config::AccountLimits;
-use domain::call::caller::{Caller, Principal};
-use domain::call::fair_share::{Holder, Share};
+use domain::calls::caller::{Caller, Principal};
+use domain::calls::fair_share::{Holder, Share};
 use domain::fault::UpstreamFaultKind as Kind;
 
 /// The accounts of all callers at all upstreams, bounded by caller and in total. Beyond a bound,

@@ -8,7 +8,7 @@ use super::client_credentials::proof;
 use super::token::AccessToken;
 use super::workload::read_token;
 use base::platform::wall_clock;
-use domain::call::subject_token::SubjectToken;
+use domain::calls::subject_token::SubjectToken;
 use domain::fault::TokenFault;
 use domain::time::unix_time::UnixSeconds;
 use net::egress::{CONNECT, Egress};

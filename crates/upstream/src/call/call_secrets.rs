@@ -7,7 +7,7 @@ use super::correlator::InterimMessage;
 use domain::fault::UpstreamFaultKind as Kind;
 use domain::json::Json;
 use domain::json::document::Document;
-use domain::prompt::call_overlay::CallOverlay;
+use domain::prompts::call_overlay::CallOverlay;
 use domain::protocol::method::Method;
 use domain::redaction::Secrets;
 

@@ -12,7 +12,7 @@ use crate::guard::circuit_breaker::BreakerPermit;
 use crate::guard::concurrency::{ConcurrencyLimit, Permit};
 use crate::guard::large_texts::{AT_ONCE, work_on};
 use crate::recent_calls::RecentCalls;
-use domain::call::fair_share::Holder;
+use domain::calls::fair_share::Holder;
 use domain::fault::{UpstreamFault, UpstreamFaultKind as Kind};
 use domain::json::document::Document;
 use telemetry::ClientOperation;
@@ -329,7 +329,7 @@ mod tests {
     use super::*;
     use crate::call::call_secrets::SecretSource;
     use crate::call::correlator::{Correlator, InterimSender, NotificationSinks};
-    use domain::call::caller::Caller;
+    use domain::calls::caller::Caller;
     use domain::json::jsonrpc::Id;
     use domain::protocol::method::Method;
     use domain::protocol::server_request::ClientCapabilities;

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use domain::call::call::{Call, ForwardedMeta, PROMPT_ATTRIBUTE};
-use domain::call::passthrough::PassthroughRequest;
+use domain::calls::call::{Call, ForwardedMeta, PROMPT_ATTRIBUTE};
+use domain::calls::passthrough::PassthroughRequest;
 use domain::json::document::Document;
 use domain::json::object::ObjectWriter;
-use domain::prompt::call_overlay::CallOverlay;
+use domain::prompts::call_overlay::CallOverlay;
 use domain::protocol::log_level::LogLevel;
 use domain::protocol::method::Method;
 use domain::protocol::server_request::ClientCapabilities;

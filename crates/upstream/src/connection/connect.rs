@@ -25,7 +25,7 @@ use base::platform::disk::{self, Watch};
 use base::platform::heap::boxed;
 use cluster::SharedLogins;
 use config::{Stdio, UpstreamSettings};
-use domain::call::caller::{Caller, PROBER};
+use domain::calls::caller::{Caller, PROBER};
 use domain::fault::{ChildReport, UpstreamFaultKind as Kind};
 use domain::protocol::revision::Revision;
 use domain::protocol::server_request::ClientCapabilities;

@@ -18,7 +18,7 @@ use super::Connection;
 use super::connect::Connector;
 use super::examiner::Examiner;
 use config::Transport;
-use domain::call::caller::Caller;
+use domain::calls::caller::Caller;
 use domain::fault::UpstreamFaultKind as Kind;
 use domain::protocol::server_request::ClientCapabilities;
 use domain::time::backoff::Backoff;

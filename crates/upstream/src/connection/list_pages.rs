@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use crate::repairs::Repairs;
 use config::Settings;
-use domain::call::cursor::CacheScope;
+use domain::calls::cursor::CacheScope;
 use domain::fault::{UpstreamFaultKind as Kind, excerpt};
 use domain::json::document::Document;
 use domain::json::repair::RepairKind;
 use domain::json::{Json, JsonKind};
-use domain::prompt::prompt::{Prompt, PromptError};
-use domain::prompt::skill::Skill;
+use domain::prompts::prompt::{Prompt, PromptError};
+use domain::prompts::skill::Skill;
 use domain::protocol::method::Method;
 use domain::protocol::via::Via;
 use library::prompt_list::{MalformedPrompt, PromptList};

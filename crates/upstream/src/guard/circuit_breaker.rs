@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 use tracing::{info, warn};
 
-use domain::call::fair_share::Holder;
+use domain::calls::fair_share::Holder;
 use domain::fault::UpstreamFaultKind as Kind;
 use tally::FailureTally;
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use domain::call::fair_share::{FairShare, Holder, Share};
+use domain::calls::fair_share::{FairShare, Holder, Share};
 use domain::fault::UpstreamFaultKind as Kind;
 
 /// The permits of one upstream, and the bounded queue for them. A free permit goes to the first
@@ -221,7 +221,7 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
-    use domain::call::caller::Caller;
+    use domain::calls::caller::Caller;
 
     const SECOND: Duration = Duration::from_secs(1);
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::concurrency::ConcurrencyLimit;
 use base::platform::run_blocking;
-use domain::call::fair_share::{Holder, Share};
+use domain::calls::fair_share::{Holder, Share};
 
 /// The largest text that is processed on the call's thread, in bytes: well below a millisecond.
 pub const AT_ONCE: usize = 16 << 10;
@@ -53,7 +53,7 @@ mod tests {
     use std::thread::{self, ThreadId};
 
     use super::*;
-    use domain::call::caller::Caller;
+    use domain::calls::caller::Caller;
 
     #[tokio::test]
     async fn large_texts_of_one_caller_leave_a_place_to_others() {

@@ -5,7 +5,7 @@ use askama::Template;
 use super::Looked;
 use crate::console::filters;
 use crate::pages::rights::{Right, decider, known, right, right_to_skill};
-use domain::prompt::skill::is_skill_uri;
+use domain::prompts::skill::is_skill_uri;
 
 /// The rights of callers and groups to one prompt or skill.
 #[derive(Template)]

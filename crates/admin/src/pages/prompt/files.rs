@@ -13,8 +13,8 @@ use ::approvals::skill_files::offered_file;
 use catalog::blocking::run_blocking;
 use domain::approval::Version;
 use domain::json::Json;
-use domain::prompt::hidden_text;
-use domain::prompt::skill::SKILL_FILE;
+use domain::prompts::hidden_text;
+use domain::prompts::skill::SKILL_FILE;
 
 /// The files of a skill.
 #[derive(Template)]

@@ -8,7 +8,7 @@ use super::Looked;
 use crate::console::filters;
 use crate::rollouts::{status, why};
 use calls::rollouts::RolloutStatus;
-use domain::call::rollout::{RollbackRule, RolloutStep};
+use domain::calls::rollout::{RollbackRule, RolloutStep};
 
 /// A rollout in this replica.
 #[derive(Template)]

@@ -7,7 +7,7 @@ use tracing::warn;
 
 use crate::sign_in::error::SignInError;
 use crate::sign_in::visitor::{LOCAL, TOKEN};
-use domain::call::caller::{ANONYMOUS, PROBER, is_id};
+use domain::calls::caller::{ANONYMOUS, PROBER, is_id};
 use domain::fault::{excerpt, sanitised};
 use domain::time::unix_time::UnixSeconds;
 use net::origin::is_same_uri;

@@ -15,7 +15,7 @@ use crate::downstream::pool::{NoRoom, Pool, PoolLease, Revokes, RoomBounds};
 use crate::downstream::{Serve, TlsServer};
 use base::platform::{Acceptor, Stream};
 use config::Limits;
-use domain::call::fair_share::{Holder, network};
+use domain::calls::fair_share::{Holder, network};
 
 /// A listening socket. Each accepted connection is served by a separate task.
 pub struct Listener<S> {

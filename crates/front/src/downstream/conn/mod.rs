@@ -314,8 +314,8 @@ mod tests {
     use crate::downstream::http::respond;
     use crate::downstream::pool::{NoRoom, Pool, Revokes, RoomBounds};
     use config::Config;
-    use domain::call::caller::Caller;
-    use domain::call::fair_share::Holder;
+    use domain::calls::caller::Caller;
+    use domain::calls::fair_share::Holder;
     use domain::text::chunks::Chunks;
     use upstream::call::result_memory::Unbounded;
 

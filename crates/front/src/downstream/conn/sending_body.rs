@@ -133,8 +133,8 @@ mod tests {
     use super::*;
     use crate::downstream::conn::state::ConnState;
     use crate::downstream::pool::{NoRoom, Pool, Revokes, RoomBounds};
-    use domain::call::caller::Caller;
-    use domain::call::fair_share::Holder;
+    use domain::calls::caller::Caller;
+    use domain::calls::fair_share::Holder;
 
     const MINUTE: Duration = Duration::from_secs(60);
 

@@ -11,7 +11,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::downstream::admission::{Admission, BodyBudget, Upload};
 use config::Limits;
-use domain::call::fair_share::Holder;
+use domain::calls::fair_share::Holder;
 use domain::fault::TransportFault;
 
 /// Reads a body to its end, within `body_size` bytes, the time `body` and the rate `body_rate`, and
@@ -149,7 +149,7 @@ mod tests {
 
     use super::*;
     use config::Config;
-    use domain::call::caller::Caller;
+    use domain::calls::caller::Caller;
 
     /// A body of the pieces that a test sends.
     struct Pieces(mpsc::Receiver<usize>);

@@ -17,7 +17,7 @@ use super::hook_signature::HookKey;
 use crate::downstream::admission::Admission;
 use crate::downstream::clock;
 use config::{Config, Limits};
-use domain::call::fair_share::{Holder, network};
+use domain::calls::fair_share::{Holder, network};
 use domain::fault::TransportFault;
 use policy::gcra::Quota;
 use policy::limiter::Limiter;

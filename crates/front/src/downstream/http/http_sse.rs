@@ -21,7 +21,7 @@ use base::seal::hex::hex;
 use base::seal::random;
 use cluster::{ClusterMember, Handling, RelayMessage, ReplicaId};
 use config::Limits;
-use domain::call::caller::Caller;
+use domain::calls::caller::Caller;
 use domain::fault::TransportFault;
 use policy::StreamRecord;
 

@@ -30,7 +30,7 @@ use super::http::protected_resource::ProtectedResources;
 use crate::session::Sessions;
 use cluster::Handling;
 use config::{Config, Limits};
-use domain::call::caller::Caller;
+use domain::calls::caller::Caller;
 use net::certificates::CertificateEnd;
 use policy::Gate;
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::run::RunningCall;
 use crate::session::dialect::{Dialect, ResultForm};
 use crate::session::{CallOutcome, CallPermit, CallPermits, PreparedCall, Sessions};
-use domain::call::call::Call;
+use domain::calls::call::Call;
 use domain::json::jsonrpc::Id;
 use domain::protocol::revision::Revision;
 use domain::time::unix_time::UnixSeconds;

@@ -29,7 +29,7 @@ use base::platform::heap::pin_in_place;
 use base::seal::random;
 use calls::Router;
 use calls::call_channel::CallChannel;
-use domain::call::call::{Call, Request};
+use domain::calls::call::{Call, Request};
 use domain::fault::{CorrelationId, Fault, TransportFault, UpstreamFault};
 use domain::time::unix_time::UnixSeconds;
 use policy::{CallRecord, Gate, RecordOutcome, ResultDigest};

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use domain::call::passthrough::PassthroughCapabilities;
+use domain::calls::passthrough::PassthroughCapabilities;
 use domain::json::object::ObjectWriter;
-use domain::prompt::skill;
+use domain::prompts::skill;
 use domain::protocol::revision::{Era, Revision};
 use domain::protocol::via::Via;
 

@@ -4,7 +4,7 @@ use super::result_meta::write_incomplete;
 use super::result_writer::{ResultWriter, write_next_cursor};
 use catalog::reply::{FoundReply, ListReply};
 use catalog::view_cache::ListKind;
-use domain::call::call::Sought;
+use domain::calls::call::Sought;
 use domain::json::object::write_object;
 use domain::text::chunks::Chunks;
 use domain::tool::result::write_text_block;

@@ -5,7 +5,7 @@ use super::result_writer::{ResultWriter, write_shared};
 use catalog::reply::PromptReply;
 use domain::json::object::ObjectWriter;
 use domain::json::{Json, JsonKind};
-use domain::prompt::call_overlay::{AddedMessage, with_messages};
+use domain::prompts::call_overlay::{AddedMessage, with_messages};
 use domain::text::chunks::{Chunks, Splices};
 use domain::tool::result::write_content;
 use domain::{protocol::meta, protocol::translate};

@@ -3,7 +3,7 @@
 use super::result_meta::{write_flags, write_origin};
 use super::result_writer::ResultWriter;
 use catalog::reply::ResourceReply;
-use domain::call::cursor::CacheScope;
+use domain::calls::cursor::CacheScope;
 use domain::json::Json;
 use domain::protocol::meta;
 use domain::text::chunks::Chunks;

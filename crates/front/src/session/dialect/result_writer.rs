@@ -3,7 +3,7 @@
 use std::fmt::Display;
 
 use super::server_identity::ServerIdentity;
-use domain::call::cursor::CacheScope;
+use domain::calls::cursor::CacheScope;
 use domain::json::Json;
 use domain::json::document::Document;
 use domain::json::object::{ObjectWriter, write_object};

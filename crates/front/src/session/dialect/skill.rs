@@ -7,7 +7,7 @@ use catalog::reply::{SkillBody, SkillReply};
 use domain::json::Json;
 use domain::json::document::Document;
 use domain::json::object::write_object;
-use domain::prompt::content::is_mime_type;
+use domain::prompts::content::is_mime_type;
 use domain::text::chunks::{Chunks, Splices};
 use domain::tool::result::write_text_block;
 

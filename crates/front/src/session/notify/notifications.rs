@@ -434,11 +434,11 @@ mod tests {
     use catalog::snapshot::CatalogContent;
     use catalog::view_cache::ViewCache;
     use config::Config;
-    use domain::call::caller::Caller;
-    use domain::call::fair_share::{Holder, Share};
-    use domain::call::rights::Everything;
+    use domain::calls::caller::Caller;
+    use domain::calls::fair_share::{Holder, Share};
+    use domain::calls::rights::Everything;
     use domain::json::Json;
-    use domain::prompt::prompt::Prompt;
+    use domain::prompts::prompt::Prompt;
     use domain::protocol::revision::Revision;
 
     fn sealer() -> Arc<Sealer> {

@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use crate::session::token::Nonce;
-use domain::call::caller::Caller;
+use domain::calls::caller::Caller;
 use domain::time::unix_time::UnixSeconds;
 use policy::{CallerRevocation, Gate};
 

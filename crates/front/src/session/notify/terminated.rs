@@ -8,7 +8,7 @@ use dashmap::{DashMap, DashSet};
 use tokio_util::sync::CancellationToken;
 
 use crate::session::token::Nonce;
-use domain::call::fair_share::{Denied, FairShare, Holder, Share};
+use domain::calls::fair_share::{Denied, FairShare, Holder, Share};
 
 /// The sessions that their clients terminated before they expired, at most
 /// `Limits::deleted_sessions`. When the set is full, the oldest session of the adding holder is
@@ -146,7 +146,7 @@ impl Drop for SessionTermination {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use domain::call::caller::Caller;
+    use domain::calls::caller::Caller;
 
     fn holder(id: &str) -> Holder {
         Holder::Caller(Caller::new(id))

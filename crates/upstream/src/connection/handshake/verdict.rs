@@ -138,7 +138,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use domain::call::passthrough::PassthroughCapabilities;
+    use domain::calls::passthrough::PassthroughCapabilities;
 
     fn document(text: &str) -> Document {
         Document::parse(text.as_bytes().to_vec(), 8).unwrap()

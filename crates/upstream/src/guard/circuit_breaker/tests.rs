@@ -3,7 +3,7 @@ use std::net::Ipv4Addr;
 use proptest::prelude::*;
 
 use super::*;
-use domain::call::caller::Caller;
+use domain::calls::caller::Caller;
 use domain::fault::TokenFault;
 
 fn settings() -> config::Breaker {

@@ -1,0 +1,7 @@
+//! Commands of the people who write prompts, approve them, and roll them out.
+
+pub(super) mod approvals;
+pub(super) mod client;
+pub(super) mod labels;
+pub(super) mod rollouts;
+pub(super) mod skills;

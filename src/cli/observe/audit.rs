@@ -1,0 +1,259 @@
+//! `promptgate audit`: verifies the audit log, and computes digests of values.
+
+use std::fmt::{self, Write as _};
+use std::fs;
+use std::io::{self, Read};
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use crate::cli::shared::args::Verify;
+use crate::cli::shared::failure::Failure;
+use crate::cli::shared::output::{print, printable};
+use audit::digest::value_digest;
+use audit::keys::{Keys, PublicKey};
+use audit::verify::{KeptCheckpoint, TrustAnchors, VerificationReport, verify_with};
+use config::{Audit, Records, load_audit};
+
+/// Record numbers that are listed one by one: enough to find the calls, short enough for a
+/// terminal.
+const MAX_LISTED: usize = 10;
+
+/// Verifies a log and prints the report. Fails if the log is not intact.
+pub(crate) fn verify(args: &Verify) -> Result<(), Failure> {
+    let config = &args.file.config;
+    let mut anchors = TrustAnchors::default();
+    let dir = args.dir.clone();
+    if let Some(text) = &args.public_key {
+        let invalid = "--public-key is not a public key: copy public_key from the log line `audit log opened`";
+        anchors.public = Some(PublicKey::parse(text).ok_or_else(|| Failure::usage(invalid))?);
+    } else {
+        anchors.keys = Some(keys(config)?.into());
+    }
+    let dir = match dir {
+        Some(dir) => dir,
+        None => folder(config)?,
+    };
+    if let Some(file) = &args.checkpoints {
+        anchors.checkpoints = checkpoints(file)?;
+    }
+    let public = anchors.keys.as_ref().map(|keys| keys.public().to_string());
+    let extent = if anchors.keys.is_some() { Extent::Everything } else { Extent::SignedLines };
+    let mut folders = vec![&*dir];
+    folders.extend(args.archive.iter().map(PathBuf::as_path));
+    let report = verify_with(&folders, anchors, &mut |_| ControlFlow::Continue(()));
+    let report = report.map_err(|error| cannot_read(&named(&folders), &error))?;
+    let verdict = VerificationResult::of(&report, extent);
+    print(&text(&named(&folders), &report, public.as_deref(), &verdict))?;
+    match verdict {
+        VerificationResult::Intact | VerificationResult::SignedIntact { .. } => Ok(()),
+        VerificationResult::NotIntact => {
+            Err(Failure::new("the audit log is not intact: see the lines with WRONG"))
+        }
+        VerificationResult::Empty => {
+            let dir = named(&folders);
+            Err(Failure::new(format!("{dir} holds no audit log; name the folder of audit.path")))
+        }
+        VerificationResult::NotVerified => Err(Failure::new(
+            "no checkpoint signs the lines of this log: verify it with its secret (--config)",
+        )),
+    }
+}
+
+/// The names of folders, for a sentence.
+fn named(folders: &[&Path]) -> String {
+    let names: Vec<_> = folders.iter().map(|folder| folder.display().to_string()).collect();
+    names.join(" and ")
+}
+
+/// The extent of a verification.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Extent {
+    /// Every line, with the secret.
+    Everything,
+    /// The lines below the last checkpoint, with the public key; of the others the order.
+    SignedLines,
+}
+
+/// The result of a verification.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum VerificationResult {
+    Intact,
+    /// These records are intact; only the order of the other records was checked.
+    SignedIntact {
+        first: u64,
+        last: u64,
+    },
+    NotIntact,
+    /// Only the order was checked.
+    NotVerified,
+    /// There is no record.
+    Empty,
+}
+
+impl VerificationResult {
+    fn of(report: &VerificationReport, extent: Extent) -> Self {
+        match (&report.signed, extent) {
+            _ if !report.mistakes.is_empty() => Self::NotIntact,
+            _ if report.records == 0 => Self::Empty,
+            (_, Extent::Everything) => Self::Intact,
+            (Some(signed), Extent::SignedLines) => {
+                Self::SignedIntact { first: *signed.start(), last: *signed.end() }
+            }
+            (None, Extent::SignedLines) => Self::NotVerified,
+        }
+    }
+}
+
+impl fmt::Display for VerificationResult {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Intact => f.write_str("intact"),
+            Self::SignedIntact { first, last } => write!(
+                f,
+                "records {first} to {last} are intact, as signed; of other records only the order was checked"
+            ),
+            Self::NotIntact => f.write_str("NOT INTACT"),
+            Self::NotVerified => {
+                f.write_str("NOT VERIFIED: only the order of the records was checked")
+            }
+            Self::Empty => f.write_str("NO RECORDS"),
+        }
+    }
+}
+
+/// Reads the checkpoints in a file of JSON lines; other lines are skipped.
+fn checkpoints(file: &Path) -> Result<Vec<KeptCheckpoint>, Failure> {
+    let text = fs::read_to_string(file).map_err(|error| cannot_read(&named(&[file]), &error))?;
+    let checkpoints: Vec<_> = text.lines().filter_map(KeptCheckpoint::read).collect();
+    if checkpoints.is_empty() {
+        return Err(Failure::new(format!(
+            "{} contains no checkpoint; it must be a copy of checkpoints.jsonl in the folder of the log",
+            file.display()
+        )));
+    }
+    Ok(checkpoints)
+}
+
+/// Prints the digest of the value on standard input.
+pub(crate) fn hash(config: &Path) -> Result<(), Failure> {
+    let keys = keys(config)?;
+    let mut value = Vec::new();
+    io::stdin()
+        .read_to_end(&mut value)
+        .map_err(|error| Failure::new(format!("cannot read standard input: {error}")))?;
+    let value = value.strip_suffix(b"\n").unwrap_or(&value);
+    print(&format!("{} (key {})", value_digest(&keys, value), keys.digest_id()))
+}
+
+/// Returns the folder of the audit log of a configuration file, or the default one if the file does
+/// not exist.
+pub(crate) fn folder(config: &Path) -> Result<PathBuf, Failure> {
+    Records::load(config)?.audit_log.ok_or_else(disabled)
+}
+
+fn disabled() -> Failure {
+    Failure::new("the audit log is disabled: audit.path is \"\" in the configuration")
+}
+
+/// Returns `[audit]` of a configuration file, with the keys of its log.
+pub(crate) fn log_with_keys(config: &Path) -> Result<(Audit, Keys), Failure> {
+    let audit = load_audit(config)?.ok_or_else(disabled)?;
+    let key = audit.key().map_err(|error| Failure::new(error.to_string()))?;
+    let missing = "there is no audit key: set PROMPTGATE_AUDIT_KEY, or give the configuration file with --config";
+    let keys = key.map(|key| Keys::new(&key)).ok_or_else(|| Failure::new(missing))?;
+    Ok((audit, keys))
+}
+
+fn keys(config: &Path) -> Result<Keys, Failure> {
+    Ok(log_with_keys(config)?.1)
+}
+
+pub(crate) fn cannot_read(what: &str, error: &io::Error) -> Failure {
+    Failure::new(format!("cannot read {what}: {error}"))
+}
+
+fn text(
+    dir: &str,
+    report: &VerificationReport,
+    public: Option<&str>,
+    verdict: &VerificationResult,
+) -> String {
+    let VerificationReport { first, last, records, segments, .. } = report;
+    let mut out = String::new();
+    let noun = if *segments == 1 { "segment" } else { "segments" };
+    let _ = match records {
+        0 => writeln!(out, "{dir}: no records in {segments} {noun}"),
+        _ => writeln!(out, "{dir}: records {first} to {last} in {segments} {noun}"),
+    };
+    if let Some(public) = public {
+        let _ = writeln!(out, "public key: {public}");
+    }
+    if report.removed > 0 {
+        let _ = writeln!(
+            out,
+            "records 1 to {} have left, as audit.keep_size and audit.keep_for say",
+            report.removed
+        );
+    }
+    for range in &report.left {
+        let (first, last) = (range.start(), range.end());
+        let _ = writeln!(
+            out,
+            "records {first} to {last} have left, and are in no archive that is given"
+        );
+    }
+    let _ = match report.checkpoint {
+        Some(seq) => writeln!(out, "last checkpoint: record {seq}"),
+        None => writeln!(out, "last checkpoint: none"),
+    };
+    for range in &report.missing {
+        let first = range.start();
+        let last = range.end();
+        let _ = writeln!(out, "missing: records {first} to {last}, as the log itself declares");
+    }
+    unknown_outcomes(&mut out, &report.unknown);
+    if report.unfinished > 0 {
+        let _ = writeln!(
+            out,
+            "unfinished: {} bytes at the end. The gateway is writing them now, or was killed while it \
+             wrote them; then its next start moves them to a .torn file",
+            report.unfinished
+        );
+    }
+    for violation in &report.mistakes {
+        let _ = writeln!(out, "WRONG {}", printable(&violation.to_string()));
+    }
+    if report.more_mistakes > 0 {
+        let _ = writeln!(out, "and {} more", report.more_mistakes);
+    }
+    if report.abandoned > 0
+        && matches!(
+            verdict,
+            VerificationResult::SignedIntact { .. } | VerificationResult::NotVerified
+        )
+    {
+        let _ = writeln!(
+            out,
+            "not checked: {} bytes in abandoned segments; their lines were written again",
+            report.abandoned
+        );
+    }
+    let _ = write!(out, "{verdict}");
+    out
+}
+
+/// Lists the calls with `received` but without `completed`, by their record numbers.
+fn unknown_outcomes(out: &mut String, records: &[u64]) {
+    if records.is_empty() {
+        return;
+    }
+    let listed: Vec<_> = records.iter().take(MAX_LISTED).map(u64::to_string).collect();
+    let more = records.len().saturating_sub(MAX_LISTED);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let _ = writeln!(
+        out,
+        "outcome unknown: {} calls were received, but their end was not recorded (records {}{more})",
+        records.len(),
+        listed.join(", ")
+    );
+}

@@ -1,0 +1,260 @@
+//! `promptgate explain CALLER NAME`: shows which access rule decides.
+
+use std::fmt::Write as _;
+
+use crate::cli::shared::admin_api::fetch_once;
+use crate::cli::shared::args::Explain;
+use crate::cli::shared::failure::Failure;
+use crate::cli::shared::load::load;
+use crate::cli::shared::output::{elements, print, printable};
+use crate::cli::shared::running::Running;
+use crate::cli::shared::runtime::runtime;
+use access::{AccessVerdict, Decisions, RuleSet, action};
+use config::{Config, Transport, UpstreamSettings};
+use domain::approval::{ApprovalKind, ApprovalState};
+use domain::calls::caller::Caller;
+use domain::calls::rights::PromptRef;
+use domain::fault::excerpt;
+use domain::prompts::overlay;
+use domain::prompts::skill;
+use domain::protocol::method::Method;
+use library::prompt_list::PromptList;
+use library::{LibraryLabels, LibrarySnapshot};
+
+/// Prints for each method whether the caller may use the prompt, and which overlays change it.
+/// Reads the configuration, the lock file and libraries; no upstream is called. If a gateway that
+/// runs with the file leaves the prompt out of its list, the output begins with that.
+pub(crate) fn run(query: &Explain) -> Result<(), Failure> {
+    let config = load(&query.file.config)?;
+    let target = target(&config, &query.name);
+    let left_out = Running::find(&query.file.config).and_then(|running| running.admin);
+    let left_out =
+        left_out.map(|admin| left_out_of(&admin, &config, &query.name, target.as_ref().ok()));
+    let mut out = left_out.unwrap_or_default();
+    let prompt = match target {
+        Ok(prompt) => prompt,
+        Err(_) if !out.is_empty() => return print(out.trim_end()),
+        Err(unknown) => return Err(unknown),
+    };
+    let caller = caller(&config, &query.caller, &query.groups);
+    let _ = write!(
+        out,
+        "caller {} in groups {:?}, {} {} of upstream {}",
+        printable(caller.id()),
+        caller.groups(),
+        prompt.kind.as_str(),
+        printable(&prompt.raw_name),
+        prompt.upstream
+    );
+    explain_file(&prompt, &mut out);
+    explain_approval(&config, &prompt, &mut out);
+    match &config.access {
+        Some(access) => explain_access(&access.rules, &caller, prompt.as_ref(), &mut out),
+        None => out += "\n  There are no access rules: every caller may use every prompt.",
+    }
+    explain_overlays(&config, &prompt, &mut out);
+    print(&out)
+}
+
+/// Returns a line for each prompt of this name that the running gateway leaves out. Without a known
+/// upstream, the name may be that of several upstreams without a prefix.
+fn left_out_of(
+    admin: &str,
+    config: &Config,
+    name: &str,
+    prompt: Option<&ExplainedPrompt>,
+) -> String {
+    let catalog =
+        runtime().and_then(|runtime| runtime.block_on(fetch_once(admin, "/api/v1/catalog")));
+    // The file is explained even if the gateway does not answer.
+    let catalog = catalog.unwrap_or_default();
+    let is_bare = |id: &str| {
+        config
+            .upstreams
+            .iter()
+            .any(|upstream| upstream.id.as_str() == id && upstream.prefix.is_bare())
+    };
+    let raw_name = prompt.map_or(name, |prompt| &prompt.raw_name);
+    // A definition that cannot be read is named only in the reason.
+    let quoted = format!("prompt {:?}", excerpt(raw_name));
+    let mut out = String::new();
+    for entry in elements(&catalog["leftOut"]) {
+        let text = |member: &str| entry[member].as_str().unwrap_or_default();
+        let (upstream, reason) = (text("upstream"), text("reason"));
+        let is_of = prompt.map_or_else(|| is_bare(upstream), |prompt| prompt.upstream == upstream);
+        let is_named = match text("name") {
+            "" => reason.contains(&quoted),
+            listed => listed == raw_name,
+        };
+        if is_of && is_named {
+            let _ = writeln!(
+                out,
+                "{} is left out of the list, although upstream {upstream} offers it: {}\n",
+                printable(name),
+                printable(reason)
+            );
+        }
+    }
+    out
+}
+
+/// Says that no file of a library has the prompt as it should be, and why: the running gateway may
+/// not have read the file yet.
+fn explain_file(prompt: &ExplainedPrompt, out: &mut String) {
+    let Some(files) = prompt.files.as_ref().filter(|_| !prompt.is_listed()) else { return };
+    let kind = prompt.kind.as_str();
+    let _ = write!(out, "\n  No valid file of the library has this {kind}.");
+    let named = format!("{:?}", prompt.raw_name);
+    for prompt in files.malformed.iter().filter(|prompt| prompt.reason.contains(&named)) {
+        let _ = write!(out, "\n  It is left out: {}", printable(&prompt.reason));
+    }
+}
+
+/// Adds the state of the prompt as the lock file has it.
+fn explain_approval(config: &Config, prompt: &ExplainedPrompt, out: &mut String) {
+    if prompt.state != ApprovalState::Unchecked {
+        let lock = config.approvals.store.path().display();
+        let state = prompt.state.as_str();
+        let _ = write!(out, "\n  {state} in {lock}, whatever its upstream offers at present");
+        let approvals = config.approvals.lock.of_upstream(prompt.kind, &prompt.upstream);
+        let approved = approvals.and_then(|approvals| approvals.get(&prompt.raw_name));
+        if let Some(approved) = approved.and_then(|approval| approval.approved.as_ref()) {
+            let class = approved.version.class();
+            let _ = write!(out, "\n  {}: {}", class.as_str(), class.compared());
+        }
+    }
+}
+
+fn explain_access(rules: &RuleSet, caller: &Caller, prompt: PromptRef<'_>, out: &mut String) {
+    let access = Decisions::new(rules);
+    for method in Method::OF_PROMPTS {
+        let AccessVerdict { is_allowed, reasons } = access.decide(caller, method, prompt);
+        let verdict = if is_allowed { "allowed" } else { "denied" };
+        let by = if reasons.is_empty() {
+            "no rule allows it".to_owned()
+        } else {
+            format!("by {}", reasons.join(", "))
+        };
+        let _ = write!(out, "\n  {:8} {verdict}: {by}", action(method));
+        for reason in &reasons {
+            if let Some(policy) = rules.policy_text(reason) {
+                let _ = write!(out, "\n           {}", printable(&policy));
+            }
+        }
+    }
+}
+
+/// Adds the overlays that match the prompt, with the changes of each.
+fn explain_overlays(config: &Config, prompt: &ExplainedPrompt, out: &mut String) {
+    let matching = config.overlays.iter().filter(|overlay| {
+        overlay.upstream.as_str() == prompt.upstream && overlay.prompt.matches(&prompt.raw_name)
+    });
+    for overlay in matching {
+        let changes = overlay.action.changed_keys().join(", ");
+        let _ = write!(out, "\n  {}: {}", overlay::key(overlay.number), printable(&changes));
+    }
+}
+
+/// Returns the caller with its groups in the configuration and `more` groups.
+fn caller(config: &Config, id: &str, more: &[String]) -> Caller {
+    let identities = config.auth.named().chain([&config.auth.stdio]);
+    let configured = identities.filter(|identity| identity.id == id);
+    let mut groups: Vec<_> = configured.flat_map(|identity| identity.groups.clone()).collect();
+    groups.extend_from_slice(more);
+    Caller::in_groups(id, &groups)
+}
+
+/// A prompt or skill at its upstream.
+struct ExplainedPrompt {
+    kind: ApprovalKind,
+    upstream: String,
+    /// The path of the skill, for a skill and for the prompt that stands for it.
+    raw_name: String,
+    /// The state in the lock file.
+    state: ApprovalState,
+    /// The files of a library that can be read.
+    files: Option<PromptList>,
+}
+
+impl ExplainedPrompt {
+    fn as_ref(&self) -> PromptRef<'_> {
+        PromptRef { upstream: &self.upstream, raw_name: &self.raw_name, state: self.state }
+    }
+
+    /// Whether a file of the library has the prompt.
+    fn is_listed(&self) -> bool {
+        self.files.as_ref().is_some_and(|files| match self.kind {
+            ApprovalKind::Prompt => files.prompts.iter().any(|one| one.name == self.raw_name),
+            ApprovalKind::Skill => files.skills.iter().any(|one| *one.path == *self.raw_name),
+        })
+    }
+}
+
+/// Splits a public name or the URI of a skill, and undoes what overlays rename. A name without a
+/// known prefix belongs to the upstream with an empty prefix, if there is exactly one.
+fn target(config: &Config, name: &str) -> Result<ExplainedPrompt, Failure> {
+    let (kind, claimed, name) = match name.strip_prefix(skill::SCHEME) {
+        Some(path) => {
+            let path = skill_path(path)?;
+            (ApprovalKind::Skill, path.split_once('/'), path)
+        }
+        None => (ApprovalKind::Prompt, config.naming.claimed(name), name),
+    };
+    let upstreams = config.upstreams.iter();
+    if let Some((prefix, listed_name)) = claimed
+        && let Some(upstream) = upstreams.clone().find(|u| u.prefix.as_str() == prefix)
+    {
+        return Ok(at(config, kind, upstream, listed_name));
+    }
+    let bare: Vec<_> = upstreams.filter(|upstream| upstream.prefix.is_bare()).collect();
+    match bare.as_slice() {
+        [upstream] => Ok(at(config, kind, upstream, name)),
+        _ => Err(Failure::usage(format!(
+            "The prefix of {} belongs to no upstream of the configuration. Give the public name, as \
+             `promptgate list` shows it.",
+            printable(name)
+        ))),
+    }
+}
+
+/// The path of a skill in the URI of its `SKILL.md`, of which the scheme was removed.
+fn skill_path(path: &str) -> Result<&str, Failure> {
+    let path = path.strip_suffix(skill::SKILL_FILE).and_then(|path| path.strip_suffix('/'));
+    path.ok_or_else(|| {
+        let message = "Give the URI of the SKILL.md of a skill, as `promptgate list --skills` \
+                       shows it: all files of a skill have its rights.";
+        Failure::usage(message)
+    })
+}
+
+fn at(
+    config: &Config,
+    kind: ApprovalKind,
+    upstream: &UpstreamSettings,
+    listed_name: &str,
+) -> ExplainedPrompt {
+    let explained = |kind, raw_name: String, files| {
+        let state = config.approvals.known_state(kind, &upstream.id, &raw_name);
+        ExplainedPrompt { kind, upstream: upstream.id.to_string(), raw_name, state, files }
+    };
+    let files = library_files(upstream);
+    let skills = files.iter().filter(|_| upstream.skills_as_prompts).flat_map(|all| &all.skills);
+    let stands_for = skills.into_iter().find(|skill| skill.name() == listed_name);
+    let stands_for = stands_for.map(|skill| skill.path.to_string());
+    let raw_name = overlay::raw_name(&config.overlays, &upstream.id, listed_name);
+    let named = explained(kind, raw_name, files);
+    match stands_for {
+        // The prompt that stands for a skill has the rights and the approval of the skill.
+        Some(path) if !named.is_listed() => explained(ApprovalKind::Skill, path, named.files),
+        _ => named,
+    }
+}
+
+/// Reads the files of a library; `None` for other upstreams.
+fn library_files(upstream: &UpstreamSettings) -> Option<PromptList> {
+    let Transport::Library(library) = &upstream.transport else { return None };
+    let labels = LibraryLabels::new(&library.label);
+    let (id, settings) = (upstream.id.as_str(), &upstream.settings);
+    let snapshot = LibrarySnapshot::load(&library.folder, id, settings, &labels);
+    snapshot.ok().map(|snapshot| snapshot.listed)
+}
