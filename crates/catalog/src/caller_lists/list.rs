@@ -210,7 +210,7 @@ impl ListsOf {
         self.segments().find_map(|segment| segment.items().get(segment.position(public_name)?))
     }
 
-    /// The prompt behind the name of a tool, like [`CatalogContent::owner_of_tool`].
+    /// The prompt behind the name of a tool, like [`CatalogContent::item_of_tool`].
     pub(super) fn item_of_tool(&self, tool: &str) -> Option<&ListedItem> {
         if !is_derived(tool) {
             return self.item(tool);
