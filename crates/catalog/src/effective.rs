@@ -1,18 +1,17 @@
 //! The effective list of an upstream: the offered definitions after overlays and approvals.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use super::approval::{
-    ApprovalRow, ApprovalSettings, ApprovedTexts, Availability, OfferedPrompt, PromptApproval,
-};
+use super::approval::{ApprovalRow, ApprovalSettings, Availability, OfferedPrompt, PromptApproval};
+use super::item_approvals::ItemApprovals;
 use super::skills::approved::{EffectiveSkills, SkillMaker};
 use super::snapshot::{LeftOut, LeftOutBy};
 use base::seal;
 use domain::approval::{
     Approval, ApprovalKind, ApprovalState, Class, Decision, Files, Mode, Offered, OfferedText,
-    Reason, Serving, decide,
+    Serving, decide,
 };
 use domain::json::Json;
 use domain::name::{Naming, Prefix, UpstreamId};
@@ -126,7 +125,10 @@ impl Maker<'_> {
                 Overlaid::Changed(prompt) => prompt,
                 Overlaid::Dropped(number) => {
                     let reason = format!("dropped by {}", overlay::key(number));
-                    effective.left_out.push(self.left_out(prompt, LeftOutBy::Overlay, reason));
+                    let raw_name = prompt.name.clone();
+                    let by = LeftOutBy::Overlay;
+                    let upstream = upstream.to_string();
+                    effective.left_out.push(LeftOut { upstream, raw_name, reason, by });
                     continue;
                 }
             };
@@ -160,7 +162,7 @@ impl Maker<'_> {
             texts: known.map(|known| known.texts.clone()).unwrap_or_default(),
             files: Files::new(),
         };
-        let approval = self.approval_of(&prompt.name);
+        let approval = self.items().of(&prompt.name);
         let approved = approval
             .and_then(|approval| approval.approved.as_ref())
             .map(|decided| &decided.version);
@@ -193,11 +195,7 @@ impl Maker<'_> {
                 effective.prompts.push(served);
                 effective.approvals.push(self.prompt_approval(decision.state, approval));
             }
-            None => {
-                let why = row.problem.as_deref().unwrap_or(decision.reason.as_str());
-                let reason = format!("held back ({}): {why}", decision.state.as_str());
-                effective.left_out.push(self.left_out(&prompt, LeftOutBy::Approval, reason));
-            }
+            None => effective.left_out.push(self.items().held_back(&row)),
         }
         row
     }
@@ -210,21 +208,7 @@ impl Maker<'_> {
         rows: &mut Vec<ApprovalRow>,
         effective: &mut Effective,
     ) {
-        let lock = &self.approvals.lock;
-        let approvals = lock.of_upstream(ApprovalKind::Prompt, self.upstream.as_str());
-        let prompts = rows.iter().filter(|row| row.kind == ApprovalKind::Prompt);
-        let is_offered: HashSet<Arc<str>> = prompts.map(|row| row.raw_name.clone()).collect();
-        for (raw_name, approval) in approvals.into_iter().flatten() {
-            if is_offered.contains(raw_name.as_str()) {
-                continue;
-            }
-            let state = if approval.approved.is_some() {
-                ApprovalState::Approved
-            } else {
-                ApprovalState::Rejected
-            };
-            let reason = Reason::NotOffered;
-            let decision = Decision { state, reason, serving: Serving::Nothing };
+        for (raw_name, approval, decision) in self.items().unoffered(rows) {
             let known = Prompt::named(raw_name);
             let known = match overlay::apply(self.overlays, &known) {
                 Overlaid::Changed(prompt) => prompt,
@@ -233,7 +217,7 @@ impl Maker<'_> {
             };
             let mut row = self.row(raw_name, known.listed_name(), decision);
             let version = approval.approved.as_ref().map(|decided| &decided.version);
-            let has_snapshot = !has_list && self.approvals.snapshot && self.is_enforced();
+            let has_snapshot = !has_list && self.approvals.snapshot && self.items().is_enforced();
             let version = version.filter(|version| has_snapshot && !version.texts.is_empty());
             if let Some(version) = version {
                 match self.approvals.approved_form(version, &known) {
@@ -259,38 +243,18 @@ impl Maker<'_> {
             .and_then(|approval| approval.approved.as_ref())
             .map(|decided| &decided.version);
         let version = version.filter(|version| version.class() != Class::Definition);
-        let approved = version.map(|version| Arc::new(ApprovedTexts::new(version, self.approvals)));
-        let is_tolerated = !self.is_enforced() && state != ApprovalState::Approved;
-        PromptApproval { state, is_tolerated, availability: Availability::Listed, approved }
+        self.items().served(state, Availability::Listed, version)
     }
 
-    fn is_enforced(&self) -> bool {
-        self.approvals.mode == Mode::Enforce
-    }
-
-    fn approval_of(&self, raw_name: &str) -> Option<&Approval> {
-        self.approvals.lock.approval(ApprovalKind::Prompt, self.upstream.as_str(), raw_name)
+    fn items(&self) -> ItemApprovals<'_> {
+        let kind = ApprovalKind::Prompt;
+        ItemApprovals { kind, upstream: self.upstream, settings: self.approvals }
     }
 
     fn row(&self, raw_name: &str, listed_name: &str, decision: Decision) -> ApprovalRow {
         let public_name = self.naming.public(self.prefix, listed_name);
-        ApprovalRow {
-            kind: ApprovalKind::Prompt,
-            upstream: self.upstream.clone(),
-            raw_name: raw_name.into(),
-            public_name: public_name.unwrap_or_else(|_| listed_name.to_owned()),
-            mode: self.approvals.mode,
-            offered: None,
-            approval: self.approval_of(raw_name).cloned(),
-            decision,
-            problem: None,
-            variants: Vec::new(),
-        }
-    }
-
-    fn left_out(&self, prompt: &Prompt, by: LeftOutBy, reason: String) -> LeftOut {
-        let upstream = self.upstream.to_string();
-        LeftOut { upstream, raw_name: prompt.name.clone(), reason, by }
+        let public_name = public_name.unwrap_or_else(|_| listed_name.to_owned());
+        self.items().row(raw_name, public_name, decision)
     }
 }
 

@@ -8,6 +8,7 @@
 
 pub mod announce;
 pub mod approval;
+mod item_approvals;
 pub mod blocking;
 pub mod caller_lists;
 pub mod effective;

@@ -1,15 +1,13 @@
 //! Applies approvals to the skills of an upstream.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
-use crate::approval::{
-    ApprovalRow, ApprovalSettings, ApprovedTexts, Availability, OfferedPrompt, PromptApproval,
-};
-use crate::snapshot::{LeftOut, LeftOutBy};
+use crate::approval::{ApprovalRow, ApprovalSettings, Availability, OfferedPrompt, PromptApproval};
+use crate::item_approvals::ItemApprovals;
+use crate::snapshot::LeftOut;
 use base::seal;
 use domain::approval::{
-    Approval, ApprovalKind, ApprovalState, Decision, Mode, Offered, Reason, Serving, decide_skill,
+    Approval, ApprovalKind, ApprovalState, Decision, Mode, Offered, Serving, decide_skill,
 };
 use domain::json::Json;
 use domain::name::{Prefix, UpstreamId};
@@ -64,8 +62,7 @@ impl SkillMaker<'_> {
             texts: Default::default(),
             files: skill.digests(),
         };
-        let approval =
-            self.approvals.lock.approval(ApprovalKind::Skill, self.upstream.as_str(), &skill.path);
+        let approval = self.items().of(&skill.path);
         let has_snapshot = self.has_snapshot(approval);
         let decision = decide_skill(self.approvals.mode, approval, &offered, has_snapshot);
         let mut row = self.row(&skill.path, decision);
@@ -84,14 +81,7 @@ impl SkillMaker<'_> {
         };
         match served {
             Some(skill) => self.add(skill, decision.state, availability, &row, effective),
-            None => {
-                let why = row.problem.as_deref().unwrap_or(decision.reason.as_str());
-                let reason = format!("held back ({}): {why}", decision.state.as_str());
-                let upstream = self.upstream.to_string();
-                let raw_name = skill.path.to_string();
-                let by = LeftOutBy::Approval;
-                effective.left_out.push(LeftOut { upstream, raw_name, reason, by });
-            }
+            None => effective.left_out.push(self.items().held_back(&row)),
         }
         effective.rows.push(row);
     }
@@ -99,16 +89,9 @@ impl SkillMaker<'_> {
     /// Adds the approvals of skills that are not offered. Without a list, skills with a snapshot
     /// are served.
     fn add_unoffered(&self, has_list: bool, effective: &mut EffectiveSkills) {
-        let known = self.approvals.lock.of_upstream(ApprovalKind::Skill, self.upstream.as_str());
-        let is_offered: HashSet<Arc<str>> =
-            effective.rows.iter().map(|row| row.raw_name.clone()).collect();
-        for (path, approval) in known.into_iter().flatten() {
-            if is_offered.contains(path.as_str()) {
-                continue;
-            }
-            let state = unoffered_state(approval);
-            let reason = Reason::NotOffered;
-            let mut row = self.row(path, Decision { state, reason, serving: Serving::Nothing });
+        for (path, approval, decision) in self.items().unoffered(&effective.rows) {
+            let state = decision.state;
+            let mut row = self.row(path, decision);
             if !has_list && self.has_snapshot(Some(approval)) {
                 row.decision.serving = Serving::Approved;
                 if let Some(skill) = self.approved_form(&mut row, Via::NONE) {
@@ -142,12 +125,8 @@ impl SkillMaker<'_> {
         effective: &mut EffectiveSkills,
     ) {
         let approved = row.approved().map(|decided| &decided.version);
-        let approved =
-            approved.map(|version| Arc::new(ApprovedTexts::new(version, self.approvals)));
-        let is_tolerated = self.approvals.mode != Mode::Enforce && state != ApprovalState::Approved;
-        let approval = PromptApproval { state, is_tolerated, availability, approved };
         effective.skills.push(skill);
-        effective.approvals.push(approval);
+        effective.approvals.push(self.items().served(state, availability, approved));
     }
 
     /// Whether the approved version can be served instead of the offered version. The snapshot of a
@@ -155,30 +134,16 @@ impl SkillMaker<'_> {
     fn has_snapshot(&self, approval: Option<&Approval>) -> bool {
         let decided = approval.and_then(|approval| approval.approved.as_ref());
         let has_files = decided.is_some_and(|decided| !decided.version.files.is_empty());
-        self.approvals.snapshot && self.approvals.mode == Mode::Enforce && has_files
+        self.approvals.snapshot && self.items().is_enforced() && has_files
     }
 
     fn row(&self, path: &str, decision: Decision) -> ApprovalRow {
-        let upstream = self.upstream;
-        let kind = ApprovalKind::Skill;
-        ApprovalRow {
-            kind,
-            upstream: upstream.clone(),
-            raw_name: path.into(),
-            public_name: [&public_uri(self.prefix, path), "/", SKILL_FILE].concat(),
-            mode: self.approvals.mode,
-            offered: None,
-            approval: self.approvals.lock.approval(kind, upstream.as_str(), path).cloned(),
-            decision,
-            problem: None,
-            variants: Vec::new(),
-        }
+        let public_name = [&public_uri(self.prefix, path), "/", SKILL_FILE].concat();
+        self.items().row(path, public_name, decision)
     }
-}
 
-fn unoffered_state(approval: &Approval) -> ApprovalState {
-    match approval.approved {
-        Some(_) => ApprovalState::Approved,
-        None => ApprovalState::Rejected,
+    fn items(&self) -> ItemApprovals<'_> {
+        let kind = ApprovalKind::Skill;
+        ItemApprovals { kind, upstream: self.upstream, settings: self.approvals }
     }
 }
