@@ -49,7 +49,7 @@ pub(crate) struct UpstreamRow {
     pub in_flight: usize,
     pub waiting: usize,
     /// Partly open: calls of one prompt, or of one prompt by one caller, are refused.
-    #[cfg_attr(test, schemars(extend("enum" = ["open", "partly open", "closed"])))]
+    #[cfg_attr(test, schemars(extend("enum" = ["open", "closed"])))]
     pub breaker: &'static str,
     /// Milliseconds until the next attempt, while the breaker is open.
     #[serde(skip_serializing_if = "Option::is_none")]

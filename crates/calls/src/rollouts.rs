@@ -159,7 +159,7 @@ impl Rollouts {
         blind.first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes))
     }
 
-    /// The new version, unless it stepped back or cannot be served. Logs each change of the reason.
+    /// The new version, unless it was rolled back or cannot be served. Logs each change of the reason.
     fn new_version<'a>(
         &self,
         rollout: &Rollout,
