@@ -6,7 +6,7 @@
 
 use std::convert::Infallible;
 use std::fmt::Write as _;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -23,9 +23,12 @@ use tokio::sync::watch;
 
 use super::client::NUMBER;
 
-/// Part of the name of a prompt which the last upstream fails to get. After that it does not answer
-/// the gateway either, so that the circuit breaker opens.
+/// Part of the name of a prompt which the last upstream fails to get.
 const FAILING: &[u8] = b"p-00049\"";
+
+/// Failures in a row after which that upstream does not answer the gateway either, so that the
+/// circuit breaker opens: more than the probes of one prompt.
+const GONE_AFTER: u64 = 50;
 
 /// The content of the scripted upstreams.
 #[derive(Clone, Debug, clap::Args)]
@@ -65,8 +68,8 @@ struct Upstream {
     /// The number of changes of this upstream's list.
     version: watch::Sender<u64>,
     list: Mutex<(u64, Bytes)>,
-    /// Whether it has failed to get a prompt.
-    has_failed: AtomicBool,
+    /// Gets that failed since the last answered get.
+    failures: AtomicU64,
     /// Requests for prompts and completions so far, of all upstreams.
     calls: Arc<AtomicU64>,
 }
@@ -103,7 +106,7 @@ pub async fn serve(options: UpstreamOptions) {
             version: watch::Sender::new(0),
             list: Mutex::new((0, prompts(index, &options, 0, false).into())),
             options: options.clone(),
-            has_failed: AtomicBool::new(false),
+            failures: AtomicU64::new(0),
             calls: calls.clone(),
         });
         tokio::spawn(accept(listener, upstream));
@@ -212,7 +215,7 @@ impl Upstream {
             return json(&id, &[br#"{"resultType":"complete","completion":{"values":["formal","friendly","short"],"hasMore":false}}"#]);
         }
         if has("\"server/discover\"") {
-            if self.has_failed.load(Ordering::Relaxed) {
+            if self.failures.load(Ordering::Relaxed) > GONE_AFTER {
                 return failure();
             }
             return json(&id, &[br#"{"resultType":"complete","ttlMs":600000,"cacheScope":"public","supportedVersions":["2026-07-28"],"capabilities":{"prompts":{"listChanged":true},"completions":{}}}"#]);
@@ -229,9 +232,10 @@ impl Upstream {
     async fn get(&self, body: &[u8]) -> Response<Body> {
         self.calls.fetch_add(1, Ordering::Relaxed);
         if self.index + 1 == self.options.upstreams && memmem::find(body, FAILING).is_some() {
-            self.has_failed.store(true, Ordering::Relaxed);
+            self.failures.fetch_add(1, Ordering::Relaxed);
             return failure();
         }
+        self.failures.store(0, Ordering::Relaxed);
         if self.options.slow > 0 && self.index + 1 == self.options.upstreams {
             tokio::time::sleep(Duration::from_millis(self.options.slow)).await;
         }
