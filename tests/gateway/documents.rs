@@ -175,7 +175,7 @@ fn bare(name: &str) -> &str {
 
 #[test]
 fn dashboards_alerts_and_the_manual_speak_of_metrics_that_there_are() {
-    let sources = ["metrics.rs", "prometheus.rs", "prompts.rs"]
+    let sources = ["metrics.rs", "counters.rs", "prometheus.rs", "prompts.rs"]
         .map(|file| format!("crates/telemetry/src/{file}"));
     let sources = sources.iter().map(String::as_str).chain(["src/app/observe.rs"]);
     let sources = sources.map(read).collect::<Vec<_>>().concat();
