@@ -293,8 +293,8 @@ impl StoreReader {
             // The refusal of one prompt: the next walk asks again. A store that asks for patience
             // (429, 503 with `Retry-After`) means all prompts.
             Err(kind @ (Kind::AuthFailed { .. } | Kind::Status { .. })) => {
-                self.note_refusal(row.name, kind.to_string());
-                return Ok(());
+                let kept = self.note_refusal(row.name, kind.to_string());
+                return budget.take(kept);
             }
             Err(kind @ Kind::TooLarge { .. }) => (VersionFound::LeftOut(kind.to_string()), stamp),
             Err(kind) => return Err(kind),
@@ -317,9 +317,9 @@ impl StoreReader {
         known.insert(name, Known { stamp, size, version, refusal: None });
     }
 
-    /// Keeps the last version of a prompt whose newest version the store refuses. A prompt without
-    /// a version is left out.
-    fn note_refusal(&self, name: String, reason: String) {
+    /// Keeps the last version of a prompt whose newest version the store refuses, and returns the
+    /// bytes of that version. A prompt without a version is left out.
+    fn note_refusal(&self, name: String, reason: String) -> usize {
         if let Some(known @ Known { version: VersionFound::Version(_), .. }) =
             self.known().get_mut(&name)
         {
@@ -327,9 +327,10 @@ impl StoreReader {
             if before != known.refusal {
                 self.changes.fetch_add(1, Ordering::Relaxed);
             }
-            return;
+            return known.size;
         }
         self.note(name, None, 0, VersionFound::LeftOut(reason));
+        0
     }
 
     /// Returns the bytes of the known version of a prompt, if it has this stamp.
