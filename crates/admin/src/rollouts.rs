@@ -56,7 +56,7 @@ struct RolloutRow {
     /// Gets of `to` in this replica since its start or since a person began the rollout again.
     gets: u64,
     failed: u64,
-    rollback: Option<StepBackRule>,
+    rollback: Option<RollbackRow>,
     #[cfg_attr(test, schemars(extend("format" = "date-time")))]
     rolled_back_at: Option<String>,
 }
@@ -70,12 +70,12 @@ struct NextStep {
     share: f64,
 }
 
-/// The share of failures among the last gets above which the new version is taken back.
+/// The share of failures among the last gets above which the rollout is rolled back.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-struct StepBackRule {
+struct RollbackRow {
     share: f64,
-    #[cfg_attr(test, schemars(range(min = 1)))]
+    #[cfg_attr(test, schemars(range(min = 2, max = 10_000)))]
     over: usize,
 }
 
@@ -93,7 +93,7 @@ impl RolloutRow {
     fn of(status: &RolloutStatus) -> Self {
         let RolloutStatus { rollout, share, next, gets, failed, rolled_back, .. } = status;
         let step = |RolloutStep { at, share }: RolloutStep| NextStep { at: time(at), share };
-        let rule = |RollbackRule { share, over }: RollbackRule| StepBackRule { share, over };
+        let rule = |RollbackRule { share, over }: RollbackRule| RollbackRow { share, over };
         Self {
             prompt: rollout.prompt.clone(),
             from: rollout.from.clone(),

@@ -48,7 +48,7 @@ pub(crate) struct UpstreamRow {
     pub last_hour: LastHour,
     pub in_flight: usize,
     pub waiting: usize,
-    /// Partly open: calls of one prompt, or of one prompt by one caller, are refused.
+    /// Open: all calls are refused.
     #[cfg_attr(test, schemars(extend("enum" = ["open", "closed"])))]
     pub breaker: &'static str,
     /// Milliseconds until the next attempt, while the breaker is open.

@@ -1,4 +1,4 @@
-//! Rollouts in the catalog: choose the version for a get or completion, and rollback when the new
+//! Rollouts in the catalog: choose the version for a get or completion, and roll back when the new
 //! version fails.
 
 use std::collections::BTreeMap;
@@ -159,7 +159,8 @@ impl Rollouts {
         blind.first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes))
     }
 
-    /// The new version, unless it was rolled back or cannot be served. Logs each change of the reason.
+    /// The new version, unless it was rolled back or cannot be served. Logs each change of the
+    /// reason.
     fn new_version<'a>(
         &self,
         rollout: &Rollout,
@@ -185,7 +186,7 @@ impl Rollouts {
         })
     }
 
-    /// Counts the outcome of a get for its version; is rolled back if the rule demands it.
+    /// Counts the outcome of a get for its version, and rolls back if the rule demands it.
     pub(super) fn note(
         &self,
         chosen: ChosenVersion<'_>,
@@ -340,7 +341,7 @@ impl RolloutState {
         (&*self.prompt, &*self.from, &*self.to) == (prompt, from, to)
     }
 
-    /// Steps back at `back_at`, or restarts. Returns whether the state changed.
+    /// Rolls back at `back_at`, or restarts. Returns whether the state changed.
     fn step(&mut self, back_at: Option<UnixSeconds>) -> bool {
         let is_change = self.outcomes.rolled_back().is_some() != back_at.is_some();
         if is_change {

@@ -632,7 +632,8 @@ pub(crate) struct FindQuery {
     /// Show only calls with this outcome: ok, cancelled, or the reason of an error
     #[arg(long, value_name = "OUTCOME")]
     pub(crate) outcome: Option<String>,
-    /// Show only denied calls, with the rule, limit, approval or check that has denied each
+    /// Show only denied calls and refused requests, with the rule, limit, approval or check that
+    /// has denied each
     #[arg(long, conflicts_with = "outcome")]
     pub(crate) denied: bool,
     /// Show only events of this type: call, one of the log, such as config_reloaded, or one of the
@@ -647,8 +648,8 @@ pub(crate) struct FindQuery {
     /// Maximum number of entries: the newest
     #[arg(long, value_name = "N", default_value_t = 100)]
     pub(crate) limit: usize,
-    /// Go on with new entries until the command is stopped; a call is shown once it has ended
-    /// From the log of this replica
+    /// Go on with new entries until the command is stopped; a call is shown once it has ended.
+    /// Reads the log of this replica
     #[arg(long, conflicts_with_all = ["until", "replica"])]
     pub(crate) follow: bool,
     /// Print one JSON object for each entry, for scripts

@@ -1,5 +1,6 @@
-//! Placeholders that other programs replace by the value of an environment variable. This file does
-//! not expand them: the same text would then differ in meaning from a neighbouring file.
+//! Placeholders that other programs replace by the value of an environment variable. The
+//! configuration does not expand them: a text would mean something else than in the files of those
+//! programs.
 
 /// Returns the name of the variable in a text with a placeholder: `${NAME}` anywhere, with an
 /// optional default or `env:`, or `$NAME` or `%NAME%` as the whole text.

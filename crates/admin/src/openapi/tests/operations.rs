@@ -150,7 +150,7 @@ fn of_owned(path: &str, schemas: &mut Schemas) -> Operation {
         ),
         "/accounts/revoke" => action::<RevocationRequest, RevokedAccounts>(
             "Revokes accounts of callers at upstreams, at once.",
-            "RevokedAccounts.",
+            "Revoked.",
             schemas,
         ),
         "/rollouts" => document::<RolloutsDocument>(
@@ -159,7 +159,7 @@ fn of_owned(path: &str, schemas: &mut Schemas) -> Operation {
         ),
         "/rollouts/rearm" => {
             let summary =
-                "Serves the new version of a rollout again, after this replica took it back.";
+                "Serves the new version of a rollout again, after its rollback.";
             let unknown = response("The prompt has no rollout.", &failure);
             action::<RearmRequest, Rearmed>(summary, "The outcome.", schemas).or(404, unknown)
         }
