@@ -1,7 +1,8 @@
 //! Circuit breaker: refuses the calls of an upstream for a time after failed calls in a row.
 //!
 //! The circuit opens when several callers failed with several prompts, or when calls fail and the
-//! upstream does not answer the gateway itself. A single caller or prompt does not open it.
+//! upstream does not answer the gateway itself. The failures of a single caller or prompt do not
+//! open the circuit of an upstream that answers.
 
 mod tally;
 
@@ -48,7 +49,7 @@ struct BreakerState {
 }
 
 /// Permission to call. A permit that is dropped without an outcome, as for a cancelled call, leaves
-/// the state unchanged.
+/// the state unchanged; the next call probes in the place of a probe.
 #[derive(Debug)]
 #[must_use]
 pub struct BreakerPermit {
@@ -57,7 +58,9 @@ pub struct BreakerPermit {
     caller: u64,
     /// Keyed hash of the prompt.
     prompt: u64,
-    is_probe: bool,
+    admitted_at: Instant,
+    /// The end of the wait that began with the call, if the call is a probe without an outcome.
+    wait_until: Option<Instant>,
 }
 
 impl CircuitBreaker {
@@ -96,12 +99,12 @@ impl CircuitBreaker {
                  in {wait} ms"
             )));
         }
-        let is_probe = open_until.is_some();
-        if is_probe {
+        if open_until.is_some() {
             // The wait for the next probe begins at once, however long this probe takes.
             state.open(self.settings, now);
         }
-        Ok(BreakerPermit { breaker: self.clone(), caller, prompt, is_probe })
+        let wait_until = state.open_until;
+        Ok(BreakerPermit { breaker: self.clone(), caller, prompt, admitted_at: now, wait_until })
     }
 
     /// Closes the circuit: the upstream has answered, or there is a new connection.
@@ -195,10 +198,13 @@ impl BreakerState {
 
 impl BreakerPermit {
     /// Reports the outcome of the call.
-    pub(crate) fn end(self, failure: Option<&Kind>, now: Instant) {
+    pub(crate) fn end(mut self, failure: Option<&Kind>, now: Instant) {
+        // The upstream was not called, or did not end the call.
+        if matches!(failure, Some(Kind::Busy | Kind::NoToken { .. } | Kind::AccessEnded)) {
+            return;
+        }
+        self.wait_until = None;
         match failure {
-            // The upstream was not called, or did not end the call.
-            Some(Kind::Busy | Kind::NoToken { .. } | Kind::AccessEnded) => self.give_back(now),
             // A call that ends the child process says nothing about the calls of others: the driver
             // restarts the child.
             Some(Kind::ChildExited(_)) => {}
@@ -206,12 +212,16 @@ impl BreakerPermit {
             _ => self.breaker.close(),
         }
     }
+}
 
-    /// Lets the next call probe in the place of this call.
-    fn give_back(&self, now: Instant) {
+impl Drop for BreakerPermit {
+    /// Lets the next call probe in the place of a probe without an outcome.
+    fn drop(&mut self) {
+        let Some(wait_until) = self.wait_until else { return };
         let mut state = self.breaker.lock();
-        if let Some(until) = state.open_until.filter(|_| self.is_probe) {
-            state.open_until = Some(until.min(now));
+        // Otherwise the circuit was closed or opened again meanwhile.
+        if state.open_until == Some(wait_until) {
+            state.open_until = Some(self.admitted_at);
             state.waits = state.waits.saturating_sub(1);
         }
     }

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-/// Consecutive failures by key. A key counts for at most half of the needed failures, so that a
-/// caller who fails at will does not turn the single failure of another caller into an outage.
+/// Consecutive failures by key. A key counts for at most half of the needed failures, rounded up, so
+/// that no single caller opens the circuit.
 #[derive(Debug, Default)]
 pub(super) struct FailureTally {
     /// Bounded by the number of needed failures.

@@ -163,6 +163,25 @@ fn without_checks_of_the_gateway_a_call_probes_after_each_wait() {
 }
 
 #[test]
+fn a_probe_that_is_cancelled_lets_the_next_call_probe_at_once() {
+    let breaker = probed_by_calls();
+    let now = Instant::now();
+    open(&breaker, now);
+    let due = breaker.open_until().unwrap();
+    for _ in 0..5 {
+        drop(breaker.admit(&caller("a"), "p", due).unwrap());
+    }
+    let probe = breaker.admit(&caller("b"), "q", due).unwrap();
+    assert!(breaker.admit(&caller("c"), "p", due).is_err(), "one probe at a time");
+    assert!(call(&breaker, ["c", "p"], None, breaker.open_until().unwrap()));
+    // The circuit was closed, and is opened again, before the probe is cancelled.
+    open(&breaker, due);
+    let until = breaker.open_until();
+    drop(probe);
+    assert_eq!(breaker.open_until(), until);
+}
+
+#[test]
 fn a_call_that_is_not_sent_changes_nothing() {
     let (breaker, start) = (probed_by_calls(), Instant::now());
     for whose in [["a", "p"], ["b", "q"], ["a", "p"]] {
