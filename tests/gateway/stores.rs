@@ -314,6 +314,20 @@ async fn a_prompt_that_a_store_refuses_keeps_its_last_version_and_the_walk_goes_
 }
 
 #[tokio::test]
+async fn a_store_that_refuses_all_versions_has_no_list() {
+    let registry = Registry::default();
+    registry.add("greet", "text", "one");
+    registry.add("greet", "text", "two");
+    registry.promote("greet", Some(1));
+    registry.refuse(Some(("greet", 500)));
+    let store = registry.serve().await;
+    let gateway = before(&store, "mlflow", ADMIN).await;
+    eventually(async || error_of(&gateway).await, |error| *error == "upstream_http_error").await;
+    registry.refuse(None);
+    serves(&gateway.client(), "s__greet", &["one"]).await;
+}
+
+#[tokio::test]
 async fn a_gateway_that_starts_without_its_store_comes_up_with_it() {
     let registry = Registry::default();
     registry.publish("greet", "one");

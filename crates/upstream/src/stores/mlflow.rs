@@ -162,10 +162,10 @@ mod tests {
 
     #[test]
     fn the_newest_version_comes_with_the_list_and_another_one_is_asked_for() {
-        let newest = || version_of("12", "text", "ListPage {{ team }}");
+        let newest = || version_of("12", "text", "Page {{ team }}");
         let here = only_row(model("oncall", newest(), Some("12")), "");
         let Found::Here(Ok(version)) = here.found else { panic!("{here:?}") };
-        assert_eq!(version.messages, [("user".to_owned(), "ListPage {{ team }}".to_owned())]);
+        assert_eq!(version.messages, [("user".to_owned(), "Page {{ team }}".to_owned())]);
         assert_eq!(
             (version.number.as_str(), here.listed.description.as_deref()),
             ("12", Some("About it"))

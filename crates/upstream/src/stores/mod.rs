@@ -12,8 +12,8 @@ mod template;
 mod version;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use tokio::time::timeout;
 use tokio::try_join;
@@ -107,9 +107,31 @@ struct Listing {
 struct WalkBudget {
     used: AtomicUsize,
     most: usize,
+    /// Whether a version was read, or kept from an earlier walk.
+    has_version: AtomicBool,
+    /// The first refusal of a prompt without a version.
+    refusal: OnceLock<Kind>,
 }
 
 impl WalkBudget {
+    fn new(most: usize) -> Self {
+        let used = AtomicUsize::new(0);
+        let has_version = AtomicBool::new(false);
+        Self { used, most, has_version, refusal: OnceLock::new() }
+    }
+
+    fn note_version(&self) {
+        self.has_version.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns the refusal of a store that refuses all versions.
+    fn refused_all(self) -> Result<(), Kind> {
+        match self.refusal.into_inner().filter(|_| !self.has_version.into_inner()) {
+            Some(kind) => Err(kind),
+            None => Ok(()),
+        }
+    }
+
     fn take(&self, bytes: usize) -> Result<(), Kind> {
         let used = self.used.fetch_add(bytes, Ordering::Relaxed);
         if used.saturating_add(bytes) > self.most {
@@ -134,7 +156,7 @@ impl StoreReader {
 
     /// Reads the whole store. Cancel safe: versions that were read are not fetched again.
     pub(super) async fn walk(&self) -> Result<StoreWalk, Kind> {
-        let budget = WalkBudget { used: AtomicUsize::new(0), most: self.settings.max_walk };
+        let budget = WalkBudget::new(self.settings.max_walk);
         let mut listing = self.list(&budget).await?;
         if listing.pages > 1 && self.has_lost(&listing) {
             // Pages count from the start, so a prompt deleted during the walk hides another prompt.
@@ -147,12 +169,16 @@ impl StoreReader {
         for (name, row) in listing.rows {
             rows.insert(name.clone(), row.listed.clone());
             match row.found {
-                Found::Here(version) => self.note(name, None, 0, version.into()),
+                Found::Here(version) => {
+                    budget.note_version();
+                    self.note(name, None, 0, version.into());
+                }
                 Found::Nothing => self.note(name, None, 0, VersionFound::Nothing),
                 Found::Elsewhere { .. } => asked.push(row),
             }
         }
         self.ask_for(asked, &budget).await?;
+        budget.refused_all()?;
         let changes = self.changes.load(Ordering::Relaxed);
         Ok(StoreWalk { rows, malformed: listing.malformed, pages: listing.pages, changes })
     }
@@ -274,6 +300,7 @@ impl StoreReader {
     async fn refresh(&self, row: Row, budget: &WalkBudget) -> Result<(), Kind> {
         let Found::Elsewhere { path, stamp } = row.found else { return Ok(()) };
         if let Some(size) = stamp.as_ref().and_then(|stamp| self.size_of_known(&row.name, stamp)) {
+            budget.note_version();
             return budget.take(size);
         }
         let answer = self.get(&path).await;
@@ -281,6 +308,7 @@ impl StoreReader {
         budget.take(size)?;
         let (version, stamp) = match answer {
             Ok(answer) => {
+                budget.note_version();
                 let version = self.api.version(answer.json());
                 let is_composed = version.as_ref().is_ok_and(|version| version.is_composed);
                 // Embedded prompts may change without a change of this version, and so may the
@@ -289,12 +317,18 @@ impl StoreReader {
                     self.store.has_config && self.store.kind == StoreKind::Mlflow;
                 (version.into(), stamp.filter(|_| !is_composed && !has_loose_config))
             }
-            Err(Kind::Status { status: 404, .. }) => (VersionFound::Nothing, None),
+            Err(Kind::Status { status: 404 | 410, .. }) => (VersionFound::Nothing, None),
             // The refusal of one prompt: the next walk asks again. A store that asks for patience
             // (429, 503 with `Retry-After`) means all prompts.
             Err(kind @ (Kind::AuthFailed { .. } | Kind::Status { .. })) => {
-                let kept = self.note_refusal(row.name, kind.to_string());
-                return budget.take(kept);
+                match self.note_refusal(row.name, kind.to_string()) {
+                    Some(kept) => {
+                        budget.note_version();
+                        return budget.take(kept);
+                    }
+                    None => drop(budget.refusal.set(kind)),
+                }
+                return Ok(());
             }
             Err(kind @ Kind::TooLarge { .. }) => (VersionFound::LeftOut(kind.to_string()), stamp),
             Err(kind) => return Err(kind),
@@ -319,7 +353,7 @@ impl StoreReader {
 
     /// Keeps the last version of a prompt whose newest version the store refuses, and returns the
     /// bytes of that version. A prompt without a version is left out.
-    fn note_refusal(&self, name: String, reason: String) -> usize {
+    fn note_refusal(&self, name: String, reason: String) -> Option<usize> {
         if let Some(known @ Known { version: VersionFound::Version(_), .. }) =
             self.known().get_mut(&name)
         {
@@ -327,10 +361,10 @@ impl StoreReader {
             if before != known.refusal {
                 self.changes.fetch_add(1, Ordering::Relaxed);
             }
-            return known.size;
+            return Some(known.size);
         }
         self.note(name, None, 0, VersionFound::LeftOut(reason));
-        0
+        None
     }
 
     /// Returns the bytes of the known version of a prompt, if it has this stamp.
@@ -375,7 +409,7 @@ mod tests {
 
     #[test]
     fn the_bytes_of_a_walk_are_bounded_even_where_they_overflow() {
-        let budget = WalkBudget { used: AtomicUsize::new(0), most: 10 };
+        let budget = WalkBudget::new(10);
         assert_eq!(budget.take(10), Ok(()));
         assert!(matches!(budget.take(1), Err(Kind::PaginationLimit(_))));
         assert!(matches!(budget.take(usize::MAX), Err(Kind::PaginationLimit(_))));
