@@ -39,6 +39,8 @@ pub(crate) struct Log {
     unsynced_lines: Vec<u8>,
     /// Lines of checkpoints that are copied after the next sync.
     signed_lines: Vec<u8>,
+    /// The bytes of `signed_lines` that the sync under way copies.
+    syncing_signed: usize,
     /// Why the last segment was abandoned.
     abandon_reason: Option<String>,
     last_checkpoint: LastCheckpoint,
@@ -109,6 +111,7 @@ impl Log {
             syncing_lines: Vec::new(),
             unsynced_lines: Vec::new(),
             signed_lines: Vec::new(),
+            syncing_signed: 0,
             abandon_reason: None,
             last_checkpoint: LastCheckpoint { seq: recovered.head.seq, at: stamp.up },
             headers: recovered.headers.unwrap_or_default(),
@@ -222,7 +225,8 @@ impl Log {
         self.syncing = Some(WritePosition { head: self.head, bytes: segment.bytes });
         std::mem::swap(&mut self.syncing_lines, &mut self.unsynced_lines);
         let folder = self.folder.path().to_owned();
-        let copies = CheckpointCopies { folder, lines: std::mem::take(&mut self.signed_lines) };
+        self.syncing_signed = self.signed_lines.len();
+        let copies = CheckpointCopies { folder, lines: self.signed_lines.clone() };
         Some(segment.pending_sync().map(|sync| sync.with_copies(copies)))
     }
 
@@ -231,6 +235,9 @@ impl Log {
         let Some(mark) = self.syncing.take() else {
             return Ok(());
         };
+        if synced.is_ok() {
+            self.signed_lines.drain(..self.syncing_signed);
+        }
         match synced {
             Ok(()) if self.segment.is_some() => {
                 self.durable = mark;
