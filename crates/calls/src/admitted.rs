@@ -10,7 +10,7 @@ use domain::time::unix_time::UnixSeconds;
 use policy::{Authorized, CallRecord};
 use upstream::Upstream;
 
-/// A call before the gate.
+/// A call, and what its answer needs besides its target.
 #[derive(Clone, Copy)]
 pub(super) struct CallContext<'a> {
     pub call: &'a Call,

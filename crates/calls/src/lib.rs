@@ -116,7 +116,7 @@ struct RouterSharedState {
     unapproved_texts: UnapprovedTexts,
     verified: VerifiedTexts,
     rollouts: RolloutStates,
-    /// Receives the texts that probes have found.
+    /// Takes the texts that probes have found.
     texts: mpsc::Sender<Vec<TextReport>>,
     renewals: mpsc::Sender<Renewal>,
     upstream_deps: UpstreamDeps,
@@ -405,7 +405,7 @@ impl Router {
         self.shared.published.clone()
     }
 
-    /// Reports texts that probes have found; the catalog then compares gets with these texts.
+    /// Reports texts that probes have found, which the catalog compares with the approved texts.
     pub async fn report_texts(&self, texts: Vec<TextReport>) {
         // Fails only at shutdown.
         let _ = self.shared.texts.send(texts).await;

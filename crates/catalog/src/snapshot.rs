@@ -27,7 +27,7 @@ use domain::tool::name::is_derived;
 pub struct Catalog {
     /// The prompts; shared between snapshots as long as no list changes.
     pub content: Arc<CatalogContent>,
-    /// The skills; shared between snapshots as long as no list changes.
+    /// The skills; shared between snapshots as long as no list of an upstream with skills changes.
     pub skills: Arc<SkillCatalog>,
     /// Upstreams whose list is stale or missing.
     pub incomplete: Vec<Incomplete>,
