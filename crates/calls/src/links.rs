@@ -200,8 +200,8 @@ impl LinkSealer<'_> {
         edits
     }
 
-    /// Returns the link to a URI; `None` for a URI that stays unchanged: of a file of a skill, or too
-    /// long for a link.
+    /// Returns the link to a URI; `None` for a URI that stays unchanged: of a file of a skill, or
+    /// too long for a link.
     fn seal(&self, uri: &str) -> Option<String> {
         let Self { router, catalog, routed, now } = *self;
         let listed = routed.listed();

@@ -158,8 +158,7 @@ fn of_owned(path: &str, schemas: &mut Schemas) -> Operation {
             schemas,
         ),
         "/rollouts/rearm" => {
-            let summary =
-                "Serves the new version of a rollout again, after its rollback.";
+            let summary = "Serves the new version of a rollout again, after its rollback.";
             let unknown = response("The prompt has no rollout.", &failure);
             action::<RearmRequest, Rearmed>(summary, "The outcome.", schemas).or(404, unknown)
         }

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-/// Consecutive failures by key. A key counts for at most half of the needed failures, rounded up, so
-/// that no single caller opens the circuit.
+/// Consecutive failures by key. A key counts for at most half of the needed failures, rounded up,
+/// so that no single caller opens the circuit.
 #[derive(Debug, Default)]
 pub(super) struct FailureTally {
     /// Bounded by the number of needed failures.
