@@ -312,6 +312,30 @@ fn files_that_import_from_the_root_of_their_folder_only_become_fewer() {
     assert_eq!(ups.len(), ROOFS, "{ups:?}");
 }
 
+/// A path begins with the name of its crate (`catalog/view.rs`), or of a folder of the repository.
+#[test]
+fn the_paths_that_architecture_md_names_are_there() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let text = fs::read_to_string(root.join("ARCHITECTURE.md")).unwrap();
+    let quoted = text.split('`').skip(1).step_by(2);
+    let paths = quoted.flat_map(|path| match path.split_once('{').zip(path.split_once('}')) {
+        Some(((before, _), (names, after))) => {
+            let names = names.rsplit('{').next().unwrap_or_default().split(',');
+            names.map(|name| [before, name, after].concat()).collect()
+        }
+        None => vec![path.to_owned()],
+    });
+    let files: Vec<_> = paths.filter(|path| path.contains('/') && path.ends_with(".rs")).collect();
+    let is_there = |path: &str| {
+        let (name, below) = path.split_once('/').unwrap_or_default();
+        let of_crate = root.join("crates").join(name).join("src").join(below);
+        of_crate.exists() || root.join(path).exists()
+    };
+    assert!(files.len() > 60, "{}", files.len());
+    let missing: Vec<_> = files.iter().filter(|path| !is_there(path)).collect();
+    assert_eq!(missing, Vec::<&String>::new());
+}
+
 #[test]
 fn only_session_and_handshake_branch_on_the_era() {
     let sources = sources();

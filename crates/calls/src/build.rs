@@ -7,10 +7,10 @@ use arc_swap::ArcSwap;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
-use super::approved_text::VerifiedTexts;
 use super::rollouts::{RolloutStates, Rollouts};
 use super::suspended_calls::SuspendedCalls;
 use super::unapproved_texts::UnapprovedTexts;
+use super::verified_texts::VerifiedTexts;
 use super::{Router, RouterSharedState};
 use base::seal::Sealer;
 use catalog::announce::Announcer;

@@ -7,7 +7,7 @@
 #![warn(unreachable_pub)]
 
 mod admitted;
-mod approved_text;
+mod verified_texts;
 mod arguments;
 mod build;
 mod bridge;
@@ -35,7 +35,6 @@ use tokio::sync::{broadcast, mpsc, watch};
 use tokio::time::Instant;
 
 use admitted::{Admitted, CallContext};
-use approved_text::VerifiedTexts;
 use arguments::{effective_arguments, renamed_arguments, without_presets};
 use base::platform::heap::boxed;
 use base::seal::Sealer;
@@ -79,6 +78,7 @@ use upstream::Upstream;
 use upstream::call::correlator::UrlElicitationComplete;
 use upstream::driver::DriverReport;
 use upstream::guard::concurrency::ConcurrencyLimit;
+use verified_texts::VerifiedTexts;
 use withheld_text::{count_tolerated, snapshot_alone, snapshot_or};
 
 pub use build::{RefreshEnded, RouterDeps};
@@ -145,7 +145,7 @@ impl Router {
         now: UnixSeconds,
     ) -> Result<Reply, Fault> {
         let began = Instant::now();
-        let context = CallContext { call, record, channel, deadline, now };
+        let context = CallContext { call, record, channel, began, deadline, now };
         match &call.request {
             Request::List { cursor } => {
                 self.gate.admit_list(call, record).await?;
@@ -226,8 +226,7 @@ impl Router {
         arguments: Option<&Document>,
         context: CallContext<'_>,
     ) -> Result<Reply, Fault> {
-        let began = Instant::now();
-        let CallContext { call, record, deadline, now, .. } = context;
+        let CallContext { call, record, began, deadline, now, .. } = context;
         let AskedPrompt { name, name_kind, retry } = asked;
         let catalog = self.lists.catalog_for(call, record, name, name_kind, deadline).await;
         let routed = self.authorize(&catalog, context, name, name_kind).await?;
@@ -258,8 +257,7 @@ impl Router {
         let CallContext { channel, deadline, now, .. } = context;
         let item = routed.item;
         if let Some(skill) = item.skill() {
-            let getting =
-                skills::get_prompt::get((self, routed), skill, arguments, channel, deadline);
+            let getting = skills::get_prompt::get(self, routed, skill, arguments, context);
             return Box::pin(getting).await;
         }
         let approved = item.approval.approved.as_deref().map(|approved| {

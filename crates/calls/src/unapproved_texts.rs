@@ -11,8 +11,8 @@ use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 use tokio::sync::watch;
 
-use super::approved_text::OtherText;
 use super::routed_prompt::RoutedPrompt;
+use super::verified_texts::OtherText;
 use base::platform::wall_clock;
 use base::seal;
 use catalog::approval::{ApprovalRow, ExpectedText, FoundVariant, SeenOtherwise, holds_secret};

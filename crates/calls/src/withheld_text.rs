@@ -6,8 +6,8 @@ use std::sync::Arc;
 use tracing::error;
 
 use super::RouterSharedState;
-use super::approved_text::OtherText;
 use super::routed_prompt::RoutedPrompt;
+use super::verified_texts::OtherText;
 use audit::record::AuditEvent;
 use catalog::approval::{DEPTH, ExpectedText};
 use catalog::listed_item::ListedItem;
