@@ -16,6 +16,7 @@ pub(super) struct CallContext<'a> {
     pub call: &'a Call,
     pub record: &'a CallRecord,
     pub channel: &'a CallChannel,
+    pub began: Instant,
     pub deadline: Instant,
     /// The wall-clock time, for cursors and states.
     pub now: UnixSeconds,

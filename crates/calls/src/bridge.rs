@@ -81,7 +81,7 @@ impl Bridge<'_> {
             };
             drop(exchange);
             match self.input_requests(result.json())? {
-                None => return self.request.reply(self.router, result).await,
+                None => return self.reply(result).await,
                 Some(requests) => answers = Some(self.request_all(requests).await?),
             }
         }
@@ -190,7 +190,7 @@ impl Bridge<'_> {
             );
         };
         match self.input_requests(result.json())? {
-            None => self.request.reply(self.router, result).await,
+            None => self.reply(result).await,
             Some(InputRequests { requests, state }) => {
                 self.next_round()?;
                 self.input_required(requests, GetProgress::Upstream(state))
@@ -253,6 +253,10 @@ impl Bridge<'_> {
         let state = state.ok_or(RequestFault::InvalidState)?;
         self.rounds = state.rounds.into();
         Ok(state.progress)
+    }
+
+    async fn reply(&self, result: Document) -> Result<Reply, Fault> {
+        self.request.reply(self.router, self.admitted.upstream, result).await
     }
 
     fn state_owner(&self) -> request_state::StateOwner {

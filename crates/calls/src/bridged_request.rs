@@ -14,8 +14,8 @@ use domain::calls::passthrough::PassthroughRequest;
 use domain::fault::Fault;
 use domain::json::Json;
 use domain::json::document::Document;
-use domain::name::UpstreamId;
 use domain::prompts::call_overlay::CallOverlay;
+use upstream::Upstream;
 use upstream::call::request::{InputResponses, RequestParams};
 
 /// A request whose upstream may ask the client, and the same request again with the answers.
@@ -28,10 +28,7 @@ pub(super) enum BridgedRequest<'a> {
         /// The approved text for the arguments of the client, where texts are compared.
         expected: Option<&'a ExpectedText<'a>>,
     },
-    Passthrough {
-        request: &'a PassthroughRequest,
-        upstream: &'a UpstreamId,
-    },
+    Passthrough(&'a PassthroughRequest),
 }
 
 impl BridgedRequest<'_> {
@@ -39,7 +36,7 @@ impl BridgedRequest<'_> {
     pub(super) fn name(self) -> String {
         match self {
             Self::Get { prompt, .. } => prompt.item.public_name.to_string(),
-            Self::Passthrough { request, .. } => format!("{} {}", request.method, request.name),
+            Self::Passthrough(request) => format!("{} {}", request.method, request.name),
         }
     }
 
@@ -47,7 +44,7 @@ impl BridgedRequest<'_> {
     pub(super) fn overlay(self) -> Option<Arc<CallOverlay>> {
         match self {
             Self::Get { prompt, .. } => prompt.item.overlay.clone(),
-            Self::Passthrough { .. } => None,
+            Self::Passthrough(_) => None,
         }
     }
 
@@ -60,7 +57,7 @@ impl BridgedRequest<'_> {
                 answers,
                 source: approved_source(prompt.item),
             },
-            Self::Passthrough { request, .. } => {
+            Self::Passthrough(request) => {
                 RequestParams::Passthrough { request: request.clone(), answers }
             }
         }
@@ -70,7 +67,7 @@ impl BridgedRequest<'_> {
     pub(super) fn may_ask(self) -> bool {
         match self {
             Self::Get { .. } => true,
-            Self::Passthrough { request, .. } => request.list().is_none(),
+            Self::Passthrough(request) => request.list().is_none(),
         }
     }
 
@@ -78,17 +75,20 @@ impl BridgedRequest<'_> {
     pub(super) fn digest(self) -> [u8; 32] {
         match self {
             Self::Get { arguments, .. } => digest_of(arguments),
-            Self::Passthrough { request, .. } => seal::digest([&*request.params]),
+            Self::Passthrough(request) => seal::digest([&*request.params]),
         }
     }
 
     /// Checks the result of the upstream, and adds the messages of overlays.
-    pub(super) async fn reply(self, router: &Router, result: Document) -> Result<Reply, Fault> {
-        let (prompt, expected) = match self {
-            Self::Get { prompt, expected, .. } => (prompt, expected),
-            Self::Passthrough { upstream, .. } => return reply::passthrough(result, upstream),
+    pub(super) async fn reply(
+        self,
+        router: &Router,
+        upstream: &Upstream,
+        result: Document,
+    ) -> Result<Reply, Fault> {
+        let Self::Get { prompt, expected, .. } = self else {
+            return reply::passthrough(result, &upstream.config().id);
         };
-        let upstream = prompt.admitted.upstream;
         let hidden_text = upstream.config().settings.content;
         let mut reply = reply::prompt(result, prompt.origin(), hidden_text)?;
         upstream.repairs().count_all(reply.repairs);

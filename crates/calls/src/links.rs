@@ -1,8 +1,6 @@
 //! Links in prompts: an upstream's URIs become capabilities, with which the caller of the get reads
 //! the linked resources.
 
-use tokio::time::Instant;
-
 use super::Router;
 use super::admitted::{Admitted, CallContext};
 use super::completion::response;
@@ -75,8 +73,7 @@ pub(super) async fn read(
     link: Option<&Link>,
     context: CallContext<'_>,
 ) -> Result<Reply, Fault> {
-    let began = Instant::now();
-    let CallContext { call, record, channel, deadline, now } = context;
+    let CallContext { call, record, channel, began, deadline, now } = context;
     let name = link.map_or("", |link| &link.name);
     let catalog = match link {
         Some(_) => router.lists.catalog_for(call, record, name, NameKind::Public, deadline).await,

@@ -139,10 +139,7 @@ impl PassthroughUpstream<'_> {
             router: self.router,
             admitted,
             channel: context.channel,
-            request: BridgedRequest::Passthrough {
-                request: &sent,
-                upstream: &self.upstream.config().id,
-            },
+            request: BridgedRequest::Passthrough(&sent),
             deadline: context.deadline,
             now: context.now,
             rounds: 0,

@@ -1,10 +1,8 @@
 //! Gets of prompts derived from skills: read `SKILL.md` like any read of that file.
 
-use tokio::time::Instant;
-
 use super::{AskedFile, ServedFile, serve};
 use crate::Router;
-use crate::call_channel::CallChannel;
+use crate::admitted::CallContext;
 use crate::routed_prompt::{RoutedPrompt, origin};
 use catalog::listed_item::ListedSkill;
 use catalog::reply::{self, PromptReply, Reply};
@@ -14,12 +12,13 @@ use domain::prompts::skill_prompt::{SkillMessages, TASK};
 
 /// Gets a prompt that is derived from a skill.
 pub(crate) async fn get(
-    (router, routed): (&Router, &RoutedPrompt<'_>),
+    router: &Router,
+    routed: &RoutedPrompt<'_>,
     skill: &ListedSkill,
     arguments: Option<&Document>,
-    channel: &CallChannel,
-    deadline: Instant,
+    context: CallContext<'_>,
 ) -> Result<Reply, Fault> {
+    let CallContext { channel, deadline, .. } = context;
     let RoutedPrompt { admitted, item, .. } = routed;
     let task = task(arguments)?;
     let ListedSkill { uri, prefix, skill, .. } = skill;

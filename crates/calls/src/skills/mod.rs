@@ -52,8 +52,7 @@ pub(super) async fn answer(
     asked: AskedSkill<'_>,
     context: CallContext<'_>,
 ) -> Result<Reply, Fault> {
-    let began = Instant::now();
-    let CallContext { call, record, channel, deadline, .. } = context;
+    let CallContext { call, record, channel, began, deadline, .. } = context;
     let AskedSkill { uri, part } = asked;
     let catalog = router.lists.catalog_for_skill(call, record, (uri, part), deadline).await;
     let views = &router.lists.views;
