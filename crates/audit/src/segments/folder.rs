@@ -281,13 +281,15 @@ impl CheckpointCopies {
     }
 }
 
-/// Appends to a file in the folder of a log, and syncs both.
+/// Appends to a file in the folder of a log, and syncs the file, and the folder of a new file.
 fn append_to_file(folder: &Path, name: &str, content: &[u8]) -> io::Result<()> {
+    let path = folder.join(name);
+    let is_new = disk::metadata(&path).is_err();
     let options = OpenOptions { create: true, append: true, ..OpenOptions::private() };
-    let mut file = options.open(&folder.join(name))?;
+    let mut file = options.open(&path)?;
     file.write_all(content)?;
     file.sync_all()?;
-    disk::sync_folder(folder)
+    if is_new { disk::sync_folder(folder) } else { Ok(()) }
 }
 
 /// Returns the file name of a segment that is compressed.
