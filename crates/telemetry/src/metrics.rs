@@ -117,10 +117,8 @@ impl Metrics {
             histogram.with_boundaries(bounds.to_vec()).build()
         };
         let seconds = |name, what| histogram(name, &SECONDS, what);
-        let count = |name: &'static str, unit, what| {
-            meter.u64_counter(name).with_unit(unit).with_description(what).build()
-        };
-        let uses = count(prompts::USES, "{use}", "Gets and completions that an upstream answered");
+        let uses = meter.u64_counter(prompts::USES).with_unit("{use}");
+        let uses = uses.with_description("Gets and completions that an upstream answered").build();
         let what = "Duration of gets that an upstream answered, by prompt";
         let took = histogram(prompts::DURATION, &prompts::SECONDS, what);
         reader.gauge_of_series(&meter);
