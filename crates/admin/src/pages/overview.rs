@@ -77,6 +77,26 @@ struct Attention {
     page: String,
 }
 
+#[derive(Default)]
+struct AttentionList(Vec<Attention>);
+
+impl AttentionList {
+    fn bad(&mut self, text: String, page: &str) {
+        self.0.push(Attention { severity: "bad", text, page: page.to_owned() });
+    }
+
+    fn warn(&mut self, text: String, page: &str) {
+        self.0.push(Attention { severity: "warn", text, page: page.to_owned() });
+    }
+
+    /// Returns at most `max` conditions, the bad ones first.
+    fn worst(mut self, max: usize) -> Vec<Attention> {
+        self.0.sort_by_key(|attention| attention.severity != "bad");
+        self.0.truncate(max);
+        self.0
+    }
+}
+
 impl Page for Overview {
     const SECTION: ConsoleSection = ConsoleSection::Overview;
 }
@@ -320,38 +340,30 @@ fn attention(
     limited: u64,
     max: usize,
 ) -> Vec<Attention> {
-    let mut all = Vec::new();
-    let mut add = |severity, text: String, page: &str| {
-        all.push(Attention { severity, text, page: page.to_owned() });
-    };
+    let mut all = AttentionList::default();
     for reason in state.unready_reasons_in(catalog) {
-        add("bad", format!("Not ready: {reason}"), "/configuration");
+        all.bad(format!("Not ready: {reason}"), "/configuration");
     }
     for upstream in status {
         let Some(failure) = &upstream.failure else { continue };
-        let severity = if upstream.state == "down" { "bad" } else { "warn" };
         let text =
             format!("Upstream {} is {}: {}", upstream.id, upstream.state, failure.diagnosis());
-        let id = percent::encoded_segment(&upstream.id);
-        add(severity, text, &format!("/upstreams/{id}"));
+        let page = format!("/upstreams/{}", percent::encoded_segment(&upstream.id));
+        match upstream.state {
+            "down" => all.bad(text, &page),
+            _ => all.warn(text, &page),
+        }
     }
-    all.extend(attention_of_process(state));
-    let mut add = |severity, text: String, page: &str| {
-        all.push(Attention { severity, text, page: page.to_owned() });
-    };
+    add_process(state, &mut all);
     for upstream in status {
         let Some(waiting) = upstream.waiting() else { continue };
         let id = percent::encoded_segment(&upstream.id);
         let page = format!("/approvals?state=waiting&upstream={id}");
-        add("warn", format!("Upstream {}: {waiting}", upstream.id), &page);
+        all.warn(format!("Upstream {}: {waiting}", upstream.id), &page);
     }
-    all.extend(attention_of_cluster(state));
-    let mut add = |severity, text: String, page: &str| {
-        all.push(Attention { severity, text, page: page.to_owned() });
-    };
+    add_cluster(state, &mut all);
     if limited > 0 {
-        add(
-            "warn",
+        all.warn(
             format!("Limits have refused {} in the last hour", counted(limited as usize, "call")),
             "/usage?span=1h&by=caller&sort=limited",
         );
@@ -363,64 +375,51 @@ fn attention(
             (None, Some(why)) => format!("The rollout of {prompt} to {to}: {why}"),
             (None, None) => continue,
         };
-        add("warn", text, &format!("/prompts/{}/versions", percent::encoded_segment(prompt)));
+        all.warn(text, &format!("/prompts/{}/versions", percent::encoded_segment(prompt)));
     }
     let look_alikes = catalog.content.look_alikes.len();
     if look_alikes > 0 {
         let verb = if look_alikes == 1 { "pair of prompts looks" } else { "pairs of prompts look" };
-        add("warn", format!("{look_alikes} {verb} alike"), "/prompts");
+        all.warn(format!("{look_alikes} {verb} alike"), "/prompts");
     }
-    all.sort_by_key(|attention| attention.severity != "bad");
-    all.truncate(max);
-    all
+    all.worst(max)
 }
 
-/// Returns the conditions of the configuration file and of the audit log.
-fn attention_of_process(state: &AdminState) -> Vec<Attention> {
-    let mut all = Vec::new();
-    let mut add = |severity, text: String, page: &str| {
-        all.push(Attention { severity, text, page: page.to_owned() });
-    };
+/// Adds the conditions of the configuration file and of the audit log.
+fn add_process(state: &AdminState, all: &mut AttentionList) {
     for mistake in state.reloads.mistakes() {
-        add("bad", format!("The configuration file is rejected: {mistake}"), "/configuration");
+        all.bad(format!("The configuration file is rejected: {mistake}"), "/configuration");
     }
     for key in state.reloads.needs_restart() {
-        add(
-            "warn",
+        all.warn(
             format!("{key} was changed in the file; restart the gateway to apply it"),
             "/configuration",
         );
     }
     if state.audit.is_on() && !state.audit.is_up() {
-        add("bad", "The audit log cannot be written".to_owned(), "/audit");
+        all.bad("The audit log cannot be written".to_owned(), "/audit");
     } else if state.audit.lag() > LAG {
         let text =
             format!("Records wait {:.1} s for the audit log", state.audit.lag().as_secs_f64());
-        add("warn", text, "/audit");
+        all.warn(text, "/audit");
     }
     for problem in state.regular_verification.last().into_iter().flat_map(|last| last.problems) {
-        add("bad", format!("The audit log is not intact: {problem}"), "/audit");
+        all.bad(format!("The audit log is not intact: {problem}"), "/audit");
     }
-    all
 }
 
-fn attention_of_cluster(state: &AdminState) -> Vec<Attention> {
-    let Some(cluster) = &state.cluster else {
-        return Vec::new();
-    };
-    let page = "/configuration".to_owned();
-    let failure = cluster.failure().map(|failure| Attention {
-        severity: "bad",
-        text: format!("The store of the cluster is not available: {failure}"),
-        page: page.clone(),
-    });
+fn add_cluster(state: &AdminState, all: &mut AttentionList) {
+    let Some(cluster) = &state.cluster else { return };
+    let page = "/configuration";
+    if let Some(failure) = cluster.failure() {
+        all.bad(format!("The store of the cluster is not available: {failure}"), page);
+    }
     let text = match cluster.differing() {
-        0 => None,
-        1 => Some("1 replica has another configuration or another catalog".to_owned()),
-        many => Some(format!("{many} replicas have another configuration or another catalog")),
+        0 => return,
+        1 => "1 replica has another configuration or another catalog".to_owned(),
+        many => format!("{many} replicas have another configuration or another catalog"),
     };
-    let differing = text.map(|text| Attention { severity: "warn", text, page });
-    failure.into_iter().chain(differing).collect()
+    all.warn(text, page);
 }
 
 /// A record that has waited so long stands for a slow disk.
