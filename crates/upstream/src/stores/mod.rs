@@ -12,8 +12,8 @@ mod template;
 mod version;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::time::timeout;
 use tokio::try_join;
@@ -46,8 +46,14 @@ struct Known {
     /// The bytes of the response.
     size: usize,
     version: VersionFound,
-    /// The reason for which the store has refused the newest version, if it has.
-    refusal: Option<String>,
+    /// Why the store has refused the newest version, if it has.
+    refusal: Option<Kind>,
+}
+
+impl Known {
+    fn has_version(&self) -> bool {
+        matches!(self.version, VersionFound::Version(_))
+    }
 }
 
 #[derive(Clone, Eq, PartialEq)]
@@ -107,31 +113,9 @@ struct Listing {
 struct WalkBudget {
     used: AtomicUsize,
     most: usize,
-    /// Whether a version was read, or kept from an earlier walk.
-    has_version: AtomicBool,
-    /// The first refusal of a prompt without a version.
-    refusal: OnceLock<Kind>,
 }
 
 impl WalkBudget {
-    fn new(most: usize) -> Self {
-        let used = AtomicUsize::new(0);
-        let has_version = AtomicBool::new(false);
-        Self { used, most, has_version, refusal: OnceLock::new() }
-    }
-
-    fn note_version(&self) {
-        self.has_version.store(true, Ordering::Relaxed);
-    }
-
-    /// Returns the refusal of a store that refuses all versions.
-    fn refused_all(self) -> Result<(), Kind> {
-        match self.refusal.into_inner().filter(|_| !self.has_version.into_inner()) {
-            Some(kind) => Err(kind),
-            None => Ok(()),
-        }
-    }
-
     fn take(&self, bytes: usize) -> Result<(), Kind> {
         let used = self.used.fetch_add(bytes, Ordering::Relaxed);
         if used.saturating_add(bytes) > self.most {
@@ -156,7 +140,7 @@ impl StoreReader {
 
     /// Reads the whole store. Cancel safe: versions that were read are not fetched again.
     pub(super) async fn walk(&self) -> Result<StoreWalk, Kind> {
-        let budget = WalkBudget::new(self.settings.max_walk);
+        let budget = WalkBudget { used: AtomicUsize::new(0), most: self.settings.max_walk };
         let mut listing = self.list(&budget).await?;
         if listing.pages > 1 && self.has_lost(&listing) {
             // Pages count from the start, so a prompt deleted during the walk hides another prompt.
@@ -169,16 +153,15 @@ impl StoreReader {
         for (name, row) in listing.rows {
             rows.insert(name.clone(), row.listed.clone());
             match row.found {
-                Found::Here(version) => {
-                    budget.note_version();
-                    self.note(name, None, 0, version.into());
-                }
+                Found::Here(version) => self.note(name, None, 0, version.into()),
                 Found::Nothing => self.note(name, None, 0, VersionFound::Nothing),
                 Found::Elsewhere { .. } => asked.push(row),
             }
         }
         self.ask_for(asked, &budget).await?;
-        budget.refused_all()?;
+        if let Some(refusal) = self.refusal_of_all() {
+            return Err(refusal);
+        }
         let changes = self.changes.load(Ordering::Relaxed);
         Ok(StoreWalk { rows, malformed: listing.malformed, pages: listing.pages, changes })
     }
@@ -232,8 +215,8 @@ impl StoreReader {
     /// Says which prompts are served in an earlier version, since the store refuses the newest.
     fn remark_on_refusals(&self) -> Option<String> {
         let known = self.known();
-        let refused =
-            || known.iter().filter_map(|(name, known)| Some((name, known.refusal.as_ref()?)));
+        let kept = || known.iter().filter(|(_, known)| known.has_version());
+        let refused = || kept().filter_map(|(name, known)| Some((name, known.refusal.as_ref()?)));
         let (first, reason) = refused().next()?;
         let count = refused().count();
         let first = excerpt(first);
@@ -300,7 +283,6 @@ impl StoreReader {
     async fn refresh(&self, row: Row, budget: &WalkBudget) -> Result<(), Kind> {
         let Found::Elsewhere { path, stamp } = row.found else { return Ok(()) };
         if let Some(size) = stamp.as_ref().and_then(|stamp| self.size_of_known(&row.name, stamp)) {
-            budget.note_version();
             return budget.take(size);
         }
         let answer = self.get(&path).await;
@@ -308,7 +290,6 @@ impl StoreReader {
         budget.take(size)?;
         let (version, stamp) = match answer {
             Ok(answer) => {
-                budget.note_version();
                 let version = self.api.version(answer.json());
                 let is_composed = version.as_ref().is_ok_and(|version| version.is_composed);
                 // Embedded prompts may change without a change of this version, and so may the
@@ -321,14 +302,7 @@ impl StoreReader {
             // The refusal of one prompt: the next walk asks again. A store that asks for patience
             // (429, 503 with `Retry-After`) means all prompts.
             Err(kind @ (Kind::AuthFailed { .. } | Kind::Status { .. })) => {
-                match self.note_refusal(row.name, kind.to_string()) {
-                    Some(kept) => {
-                        budget.note_version();
-                        return budget.take(kept);
-                    }
-                    None => drop(budget.refusal.set(kind)),
-                }
-                return Ok(());
+                return budget.take(self.note_refusal(row.name, kind));
             }
             Err(kind @ Kind::TooLarge { .. }) => (VersionFound::LeftOut(kind.to_string()), stamp),
             Err(kind) => return Err(kind),
@@ -353,18 +327,32 @@ impl StoreReader {
 
     /// Keeps the last version of a prompt whose newest version the store refuses, and returns the
     /// bytes of that version. A prompt without a version is left out.
-    fn note_refusal(&self, name: String, reason: String) -> Option<usize> {
-        if let Some(known @ Known { version: VersionFound::Version(_), .. }) =
-            self.known().get_mut(&name)
-        {
-            let before = known.refusal.replace(reason);
-            if before != known.refusal {
-                self.changes.fetch_add(1, Ordering::Relaxed);
-            }
-            return Some(known.size);
+    fn note_refusal(&self, name: String, refusal: Kind) -> usize {
+        let reason = refusal.to_string();
+        let mut known = self.known();
+        let before = known.remove(&name);
+        let earlier = before.as_ref().and_then(|before| before.refusal.as_ref());
+        if earlier.map(Kind::to_string).as_ref() != Some(&reason) {
+            self.changes.fetch_add(1, Ordering::Relaxed);
         }
-        self.note(name, None, 0, VersionFound::LeftOut(reason));
-        None
+        let kept = before.filter(Known::has_version).unwrap_or_else(|| {
+            let version = VersionFound::LeftOut(reason);
+            Known { stamp: None, size: 0, version, refusal: None }
+        });
+        let size = kept.size;
+        known.insert(name, Known { refusal: Some(refusal), ..kept });
+        size
+    }
+
+    /// Returns the refusal of a store that refuses all prompts with the label, and of which no
+    /// version is known.
+    fn refusal_of_all(&self) -> Option<Kind> {
+        let known = self.known();
+        let labelled = known.values().filter(|known| known.version != VersionFound::Nothing);
+        let mut refusals =
+            labelled.map(|known| known.refusal.as_ref().filter(|_| !known.has_version()));
+        let first = refusals.next()??;
+        refusals.all(|refusal| refusal.is_some()).then(|| first.clone())
     }
 
     /// Returns the bytes of the known version of a prompt, if it has this stamp.
@@ -409,7 +397,7 @@ mod tests {
 
     #[test]
     fn the_bytes_of_a_walk_are_bounded_even_where_they_overflow() {
-        let budget = WalkBudget::new(10);
+        let budget = WalkBudget { used: AtomicUsize::new(0), most: 10 };
         assert_eq!(budget.take(10), Ok(()));
         assert!(matches!(budget.take(1), Err(Kind::PaginationLimit(_))));
         assert!(matches!(budget.take(usize::MAX), Err(Kind::PaginationLimit(_))));
