@@ -223,7 +223,7 @@ impl Places {
         Self { shares: Arc::new(Mutex::new(FairShare::new(total, 0))), total }
     }
 
-    /// Takes a place, if a holder with this share may have another one.
+    /// Takes a place, if the share of the holder has room for another place.
     pub fn take(&self, holder: Holder, share: Share) -> Option<SharePlace> {
         let share = share.of(self.total);
         self.lock().take_below(&holder, 1, self.total, share).ok()?;

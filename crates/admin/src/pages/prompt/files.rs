@@ -44,7 +44,7 @@ pub(in crate::pages) struct FileRow {
 
 /// The text of a file.
 struct ShownFile {
-    /// Who approved these bytes, and when; `None` if the text was fetched from the upstream.
+    /// The approver of these bytes, and the time; `None` if the text was fetched from the upstream.
     approved: Option<(String, String)>,
     /// The text, or why it cannot be had.
     text: Result<String, String>,
