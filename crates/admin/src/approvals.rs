@@ -2,7 +2,7 @@
 //! as `promptgate approvals`.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -292,20 +292,24 @@ pub(super) fn row_tag(row: &ApprovalRow) -> String {
 
 /// The prompts with these names, each once.
 fn chosen(rows: &[ApprovalRow], names: &[String]) -> Result<Vec<ApprovalRow>, Refusal> {
-    let by_name: HashMap<&str, &ApprovalRow> =
-        rows.iter().map(|row| (row.public_name.as_str(), row)).collect();
-    let names: BTreeSet<&str> = names.iter().map(String::as_str).collect();
+    let named = rows.iter().flat_map(|row| {
+        let names = std::iter::once(&row.public_name).chain(&row.aliases);
+        names.map(move |name| (name.as_str(), row))
+    });
+    let by_name: HashMap<&str, &ApprovalRow> = named.collect();
     if names.is_empty() {
         let error = "prompts must hold at least one public name";
         return Err((StatusCode::BAD_REQUEST, ErrorDocument::new(error)));
     }
-    let find = |name: &str| {
-        let error =
-            || ErrorDocument::new(format!("no prompt {name:?} is offered or in the lock file"));
-        let row = by_name.get(name).copied().cloned();
-        row.ok_or_else(|| (StatusCode::NOT_FOUND, error()))
-    };
-    names.into_iter().map(find).collect()
+    let mut chosen = BTreeMap::new();
+    for name in names {
+        let Some(row) = by_name.get(name.as_str()) else {
+            let error = format!("no prompt {name:?} is offered or in the lock file");
+            return Err((StatusCode::NOT_FOUND, ErrorDocument::new(error)));
+        };
+        chosen.insert(&row.public_name, ApprovalRow::clone(row));
+    }
+    Ok(chosen.into_values().collect())
 }
 
 /// Returns the entity tag of a document (RFC 9110, section 8.8.3).

@@ -27,6 +27,8 @@ pub struct ApprovalDocument {
     pub upstream: String,
     /// Name at the upstream; of a skill the path of its folder there.
     pub raw_name: Arc<str>,
+    /// Other public names that offer this version of a prompt: the plain name, and labels.
+    pub aliases: Vec<String>,
     #[cfg_attr(feature = "schema", schemars(extend("enum" = APPROVAL_STATES)))]
     pub state: &'static str,
     /// Why it is in this state.
@@ -153,6 +155,7 @@ impl ApprovalDocument {
             name: row.public_name.clone(),
             upstream: row.upstream.as_str().to_owned(),
             raw_name: row.raw_name.clone(),
+            aliases: row.aliases.clone(),
             state: row.decision.state.as_str(),
             reason: row.problem.as_deref().unwrap_or(row.decision.reason.as_str()).to_owned(),
             covers: format!("{covers}{unstable}"),

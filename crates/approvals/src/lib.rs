@@ -48,7 +48,7 @@ use catalog::approval::{ApprovalRow, OfferedPrompt};
 use catalog::blocking::run_blocking;
 use config::lock::Lock;
 use config::{ApprovalRules, Config, Transport, UpstreamSettings};
-use domain::approval::{Approval, Decider, Mode, Version};
+use domain::approval::{Approval, ApprovalKind, Decider, Mode, Version};
 use domain::name::UpstreamId;
 use domain::prompts::prompt::SourcePlace;
 use domain::text::percent;
@@ -127,11 +127,13 @@ impl Approvals {
         rows
     }
 
-    /// Returns the prompt that is offered or in the lock file under a public name.
+    /// Returns the prompt or skill that is offered or in the lock file under a public name; of a
+    /// label or a prompt with versions, the version that this name offers.
     pub fn row(&self, public_name: &str) -> Option<ApprovalRow> {
         let catalog = self.router.catalog();
-        let mut rows = catalog.approvals.iter().flat_map(|rows| rows.iter());
-        rows.find(|row| row.public_name == public_name).map(|row| self.with_variants(row))
+        let kinds = [ApprovalKind::Prompt, ApprovalKind::Skill];
+        let named = |kind| catalog.approvals.iter().find_map(|rows| rows.named(kind, public_name));
+        kinds.into_iter().find_map(named).map(|row| self.with_variants(row))
     }
 
     /// A row with the waiting variants of its prompt.
@@ -178,9 +180,8 @@ impl Approvals {
 
     /// Returns notes on configured probes whose prompts are not offered.
     pub fn unused_probes(&self, examined: &[Examined]) -> Vec<String> {
-        let is_offered = |name: &str| {
-            examined.iter().any(|e| e.row.public_name == name && e.row.offered.is_some())
-        };
+        let is_offered =
+            |name: &str| examined.iter().any(|e| e.row.is_named(name) && e.row.offered.is_some());
         let probes = self.rules.probes.iter().enumerate();
         let unused = probes.filter(|(_, probe)| !is_offered(&probe.prompt));
         unused

@@ -229,7 +229,7 @@ impl<'a> PromptProbe<'a> {
             }
         }
         let configured = approvals.rules.probes.iter();
-        let configured = configured.filter(|probe| probe.prompt == row.public_name);
+        let configured = configured.filter(|probe| row.is_named(&probe.prompt));
         let configured = configured.map(|probe| {
             let given = Json::accepted(&probe.arguments);
             let overlay = prompt.overlay.as_deref();

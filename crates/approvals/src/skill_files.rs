@@ -93,5 +93,6 @@ fn unchecked(catalog: &Catalog, name: &str) -> Option<ApprovalRow> {
         },
         problem: None,
         variants: Vec::new(),
+        aliases: Vec::new(),
     })
 }

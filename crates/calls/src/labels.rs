@@ -14,7 +14,8 @@ use audit::record::AuditEvent;
 use catalog::blocking::run_blocking;
 use config::Transport;
 use config::labels::{LabelMove, MoveError, move_label};
-use domain::approval::Decider;
+use domain::approval::{ApprovalKind, Decider, Mode};
+use domain::name::version_name;
 use library::{LibraryVersions, VersionsOfPrompt};
 use upstream::Upstream;
 
@@ -165,6 +166,7 @@ impl LabelledPrompts<'_> {
         let attribution = decider.attribution(self.router.approval_rules.requires_reason);
         let attribution = attribution.map_err(|why| MoveError::Refused(why.to_string()))?;
         let folder = movable(prompt, version)?;
+        self.check_approved(prompt, version)?;
         let wanted = LabelMove {
             prompt: prompt.raw_name.clone(),
             label: label.to_owned(),
@@ -185,6 +187,29 @@ impl LabelledPrompts<'_> {
         let from = moving.await.unwrap_or_else(|error| resume_unwind(error.into_panic()))?;
         let _ = timeout(READ_TIMEOUT, self.until_read(prompt)).await;
         Ok(from)
+    }
+
+    /// Refuses a move to a version that is not approved while approvals are enforced: the label
+    /// would go on serving the version before.
+    fn check_approved(&self, prompt: &LabelledPrompt, version: u32) -> Result<(), MoveError> {
+        let name = version_name(&prompt.name, &version.to_string());
+        let catalog = self.router.catalog();
+        let mut rows = catalog.approvals.iter();
+        let row = rows.find_map(|rows| rows.named(ApprovalKind::Prompt, &name));
+        let Some(row) = row.filter(|row| row.mode == Mode::Enforce) else { return Ok(()) };
+        // The lock file may be newer than the catalog.
+        let lock = &self.router.approval_rules.lock;
+        let approval = lock.approval(row.kind, row.upstream.as_str(), &row.raw_name);
+        let approved = approval.or(row.approval.as_ref()).and_then(|own| own.approved.as_ref());
+        let offered = row.offered.as_ref().map(|offered| &offered.version);
+        let is_approved = |offered| approved.is_some_and(|own| own.version.matches(offered));
+        if offered.is_some_and(is_approved) {
+            return Ok(());
+        }
+        Err(MoveError::Refused(format!(
+            "{name} is not approved, so no caller could get it. Approve it first: `promptgate \
+             approvals approve {name}`; or approve and move it: `promptgate labels set --approve`"
+        )))
     }
 
     /// Waits until the labels of a prompt differ from the `shown` labels, so that the person sees

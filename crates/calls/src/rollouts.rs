@@ -167,7 +167,7 @@ impl Rollouts {
         listed: &ListedItem,
         catalog: &'a Catalog,
     ) -> Option<&'a ListedItem> {
-        let found = version(catalog, listed, &rollout.to);
+        let found = new_version(catalog, listed, &rollout.to);
         self.shared.rollouts.with(rollout, |state| {
             if state.outcomes.rolled_back().is_some() {
                 return None;
@@ -405,6 +405,20 @@ fn version<'a>(
     Ok(item)
 }
 
+/// Returns the version for callers in the share, unless it is not approved.
+fn new_version<'a>(
+    catalog: &'a Catalog,
+    listed: &ListedItem,
+    to: &str,
+) -> Result<&'a ListedItem, RolloutProblem> {
+    let item = version(catalog, listed, to)?;
+    if item.is_held_at_earlier_version() {
+        let name = version_name(&listed.public_name, to);
+        return Err(RolloutProblem::Held { name, state: item.approval.state.as_str() });
+    }
+    Ok(item)
+}
+
 /// Returns the version for callers outside the share: the listed prompt, if it has this label or
 /// number or if its version is unknown.
 fn old_version<'a>(
@@ -425,7 +439,7 @@ fn old_version<'a>(
 /// Returns why the new version of a rollout is not served, with the lists of one snapshot.
 pub fn problem(catalog: &Catalog, rollout: &Rollout) -> Option<RolloutProblem> {
     match catalog.content.item(&rollout.prompt) {
-        Some(listed) => version(catalog, listed, &rollout.to).err(),
+        Some(listed) => new_version(catalog, listed, &rollout.to).err(),
         None => Some(RolloutProblem::NoPrompt(rollout.prompt.clone())),
     }
 }

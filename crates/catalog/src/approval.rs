@@ -58,6 +58,19 @@ impl ApprovalSettings {
         Ok(form)
     }
 
+    /// Reads an approved version of a prompt with versions, as the form that serves it under the
+    /// name of `named`.
+    pub(crate) fn approved_version(
+        &self,
+        version: &Version,
+        named: &Prompt,
+    ) -> Result<Prompt, String> {
+        let text = self.store.object(&version.definition).map_err(|error| error.to_string())?;
+        let definition = Json::parse(text.as_bytes(), DEPTH).ok();
+        let form = definition.and_then(|definition| Prompt::of_content(definition, named));
+        form.ok_or_else(|| format!("its object {} is no definition", version.definition))
+    }
+
     /// Reads the approved form of the skill with this path.
     ///
     /// # Errors
@@ -355,6 +368,8 @@ pub struct ApprovalRow {
     pub problem: Option<String>,
     /// Texts of gets that match no approved text.
     pub variants: Vec<FoundVariant>,
+    /// The other public names that offer this version of a prompt: the plain name, and labels.
+    pub aliases: Vec<String>,
 }
 
 /// The version that an upstream offers.
@@ -370,6 +385,11 @@ pub struct OfferedPrompt {
 }
 
 impl ApprovalRow {
+    /// Whether a public name stands for the row: its own, or another name of this version.
+    pub fn is_named(&self, public_name: &str) -> bool {
+        self.public_name == public_name || self.aliases.iter().any(|alias| alias == public_name)
+    }
+
     /// Adds the approved variants that stay valid to an offered version.
     pub fn keep_variants(&self, offered: &mut Version) {
         if let Some(approved) = self.approved() {

@@ -1,13 +1,15 @@
 //! The effective list of an upstream: the offered definitions after overlays and approvals.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use super::approval::{ApprovalRow, ApprovalSettings, Availability, OfferedPrompt, PromptApproval};
+use super::approval_rows::ApprovalRows;
 use super::item_approvals::ItemApprovals;
 use super::skills::approved::{EffectiveSkills, SkillMaker};
 use super::snapshot::{LeftOut, LeftOutBy};
+use super::version_contents::{HeldVersion, NamedVersion, VersionContents};
 use base::seal;
 use domain::approval::{
     Approval, ApprovalKind, ApprovalState, Class, Decision, Files, Mode, Offered, OfferedText,
@@ -30,13 +32,19 @@ pub(crate) struct Effective {
     pub skill_approvals: Vec<PromptApproval>,
     pub left_out: Vec<LeftOut>,
     /// All prompts and skills that are offered or in the lock file; empty while approvals are off.
-    pub rows: Arc<Vec<ApprovalRow>>,
+    pub rows: Arc<ApprovalRows>,
 }
 
 impl Effective {
     /// Whether a decision could not be carried out, such as for a missing object.
     pub(crate) fn has_problem(&self) -> bool {
         self.rows.iter().any(|row| row.problem.is_some())
+    }
+
+    /// Returns the digest of the approved source that a prompt is served with.
+    pub(crate) fn served_source(&self, raw_name: &str) -> Option<&Arc<str>> {
+        let position = self.prompts.iter().position(|prompt| prompt.name == raw_name)?;
+        self.approvals.get(position)?.approved.as_ref()?.version.source.as_ref()
     }
 
     /// Whether both lists serve the same prompts and skills, for the same reasons.
@@ -100,6 +108,8 @@ pub(crate) struct Maker<'a> {
     pub overlays: &'a [Overlay],
     pub approvals: &'a ApprovalSettings,
     pub texts: &'a KnownTexts,
+    /// The effective list before.
+    pub before: Option<&'a Effective>,
 }
 
 impl Maker<'_> {
@@ -119,40 +129,122 @@ impl Maker<'_> {
         let made = SkillMaker { upstream, prefix, approvals }.make(skills);
         let EffectiveSkills { skills, approvals: skill_approvals, mut rows, left_out } = made;
         let mut effective = Effective { skills, skill_approvals, left_out, ..Effective::default() };
-        for prompt in offered.unwrap_or_default() {
-            let prompt = match overlay::apply(self.overlays, prompt) {
-                Overlaid::Unchanged => prompt.clone(),
-                Overlaid::Changed(prompt) => prompt,
+        let prompts = self.overlaid(offered.unwrap_or_default(), &mut effective);
+        if self.approvals.mode == Mode::Off {
+            effective.prompts = prompts;
+        } else {
+            let names: HashSet<String> = prompts.iter().map(|prompt| prompt.name.clone()).collect();
+            self.compare_all(prompts, &mut rows, &mut effective);
+            let is_offered = |name: &str| names.contains(name);
+            self.add_unoffered(offered.is_some(), is_offered, &mut rows, &mut effective);
+        }
+        effective.rows = Arc::new(ApprovalRows::new(rows));
+        effective
+    }
+
+    /// Applies the overlays to a list.
+    fn overlaid(&self, offered: &[Prompt], effective: &mut Effective) -> Vec<Prompt> {
+        let mut prompts = Vec::with_capacity(offered.len());
+        for prompt in offered {
+            match overlay::apply(self.overlays, prompt) {
+                Overlaid::Unchanged => prompts.push(prompt.clone()),
+                Overlaid::Changed(prompt) => prompts.push(prompt),
                 Overlaid::Dropped(number) => {
                     let reason = format!("dropped by {}", overlay::key(number));
                     let raw_name = prompt.name.clone();
                     let by = LeftOutBy::Overlay;
-                    let upstream = upstream.to_string();
+                    let upstream = self.upstream.to_string();
                     effective.left_out.push(LeftOut { upstream, raw_name, reason, by });
-                    continue;
                 }
-            };
-            if self.approvals.mode == Mode::Off {
-                effective.prompts.push(prompt);
-            } else {
-                rows.push(self.compare(prompt, &mut effective));
             }
         }
-        if self.approvals.mode != Mode::Off {
-            self.add_unoffered(offered.is_some(), &mut rows, &mut effective);
+        prompts
+    }
+
+    /// Decides on all prompts of a list, and adds the versions to serve.
+    fn compare_all(
+        &self,
+        prompts: Vec<Prompt>,
+        rows: &mut Vec<ApprovalRow>,
+        effective: &mut Effective,
+    ) {
+        let contents = VersionContents::of(&prompts, self.items());
+        let mut versions = BTreeMap::<String, ApprovalRow>::new();
+        for prompt in prompts {
+            let Some(version) = contents.version(&prompt) else {
+                rows.push(self.compare(prompt, effective));
+                continue;
+            };
+            let name = version.content.name.clone();
+            let new = || self.version_row(version, &contents);
+            let row = versions.entry(name).or_insert_with(new);
+            self.add_version(prompt, row, &contents, effective);
         }
-        rows.sort_by(|a: &ApprovalRow, b| a.public_name.cmp(&b.public_name));
-        effective.rows = Arc::new(rows);
-        effective
+        rows.extend(versions.into_values());
+    }
+
+    /// Returns the row of a version, which all its names share.
+    fn version_row(&self, version: NamedVersion, contents: &VersionContents) -> ApprovalRow {
+        let NamedVersion { content, definition } = version;
+        let known = self.texts.get(content.name.as_str());
+        let known = known.filter(|known| known.definition == definition);
+        let offered = Offered {
+            definition,
+            source: content.source.as_ref().map(|source| source.digest.clone()),
+            texts: known.map(|known| known.texts.clone()).unwrap_or_default(),
+            files: Files::new(),
+        };
+        let approval = contents.approval(&content.name, self.items());
+        let decision = decide(self.approvals.mode, approval, &offered, || true);
+        let mut row = self.row(&content.name, &content.name, decision);
+        row.approval = approval.cloned();
+        let texts_since = known.map(|known| known.since);
+        let prompt = Arc::new(content);
+        row.offered = Some(OfferedPrompt { prompt, skill: None, version: offered, texts_since });
+        row
+    }
+
+    /// Adds a name of a version. Where the version is not approved and approvals are enforced, the
+    /// name serves the last approved version.
+    fn add_version(
+        &self,
+        prompt: Prompt,
+        row: &mut ApprovalRow,
+        contents: &VersionContents,
+        effective: &mut Effective,
+    ) {
+        let public_name = self.public_name(prompt.listed_name());
+        if public_name != row.public_name {
+            row.aliases.push(public_name);
+        }
+        let state = row.decision.state;
+        if state == ApprovalState::Approved || !self.items().is_enforced() {
+            let approval = self.prompt_approval(state, row.approval.as_ref());
+            effective.approvals.push(approval);
+            effective.prompts.push(in_canonical_form(prompt));
+            return;
+        }
+        match contents.held(&prompt, &row.raw_name, self.before, self.items()) {
+            Some(Ok(HeldVersion { prompt, approval })) => {
+                let state = match state {
+                    ApprovalState::Pending => ApprovalState::Changed,
+                    state => state,
+                };
+                effective.approvals.push(self.prompt_approval(state, Some(approval)));
+                effective.prompts.push(prompt);
+                return;
+            }
+            Some(Err(problem)) => row.problem = Some(problem),
+            None => {}
+        }
+        let raw_name = prompt.name;
+        effective.left_out.push(LeftOut { raw_name, ..self.items().held_back(row) });
     }
 
     /// Decides on one prompt, and adds the version to serve.
     fn compare(&self, prompt: Prompt, effective: &mut Effective) -> ApprovalRow {
-        // Compared in the form that would be approved, so that the list is the same, byte for byte,
-        // whichever form is served.
-        let canonical = prompt.canonical();
-        let definition: Arc<str> = seal::sha256_text(canonical.as_bytes()).into();
-        let prompt = Prompt::approved(Json::accepted(&canonical), &prompt).unwrap_or(prompt);
+        let prompt = in_canonical_form(prompt);
+        let definition: Arc<str> = seal::definition_digest(&prompt).into();
         let known = self.texts.get(prompt.name.as_str());
         let known = known.filter(|known| known.definition == definition);
         let texts_since = known.map(|known| known.since);
@@ -205,10 +297,11 @@ impl Maker<'_> {
     fn add_unoffered(
         &self,
         has_list: bool,
+        is_offered: impl Fn(&str) -> bool,
         rows: &mut Vec<ApprovalRow>,
         effective: &mut Effective,
     ) {
-        for (raw_name, approval, decision) in self.items().unoffered(rows) {
+        for (raw_name, approval, decision) in self.items().unoffered(rows, is_offered) {
             let known = Prompt::named(raw_name);
             let known = match overlay::apply(self.overlays, &known) {
                 Overlaid::Changed(prompt) => prompt,
@@ -252,10 +345,19 @@ impl Maker<'_> {
     }
 
     fn row(&self, raw_name: &str, listed_name: &str, decision: Decision) -> ApprovalRow {
-        let public_name = self.naming.public(self.prefix, listed_name);
-        let public_name = public_name.unwrap_or_else(|_| listed_name.to_owned());
-        self.items().row(raw_name, public_name, decision)
+        self.items().row(raw_name, self.public_name(listed_name), decision)
     }
+
+    fn public_name(&self, listed_name: &str) -> String {
+        let public_name = self.naming.public(self.prefix, listed_name);
+        public_name.unwrap_or_else(|_| listed_name.to_owned())
+    }
+}
+
+/// Returns the prompt in the form that would be approved, so that the list is the same, byte for
+/// byte, whichever form is served.
+fn in_canonical_form(prompt: Prompt) -> Prompt {
+    Prompt::approved(Json::accepted(&prompt.canonical()), &prompt).unwrap_or(prompt)
 }
 
 /// Whether an approved form can replace the offered form: it has every argument that the upstream

@@ -8,7 +8,7 @@ use super::snapshot::{LeftOut, LeftOutBy};
 use domain::approval::{
     Approval, ApprovalKind, ApprovalState, Decision, Mode, Reason, Serving, Version,
 };
-use domain::name::UpstreamId;
+use domain::name::{UpstreamId, version_name};
 
 /// The approvals of one kind of items of one upstream.
 #[derive(Clone, Copy)]
@@ -22,6 +22,19 @@ impl<'a> ItemApprovals<'a> {
     /// Finds the approval of an item.
     pub(crate) fn of(self, raw_name: &str) -> Option<&'a Approval> {
         self.settings.lock.approval(self.kind, self.upstream.as_str(), raw_name)
+    }
+
+    /// Returns the approvals under the plain name of a prompt with versions, and under the names of
+    /// its versions and labels.
+    pub(crate) fn versions_of(self, of: &str) -> impl Iterator<Item = &'a Approval> {
+        let known = self.settings.lock.of_upstream(self.kind, self.upstream.as_str());
+        let begin = version_name(of, "");
+        let versions = known.into_iter().flat_map({
+            let begin = begin.clone();
+            move |known| known.range(begin.clone()..)
+        });
+        let versions = versions.take_while(move |(name, _)| name.starts_with(&begin));
+        self.of(of).into_iter().chain(versions.map(|(_, approval)| approval))
     }
 
     /// Returns the row of an item, without an offered version.
@@ -42,15 +55,24 @@ impl<'a> ItemApprovals<'a> {
             decision,
             problem: None,
             variants: Vec::new(),
+            aliases: Vec::new(),
         }
     }
 
-    /// Returns the approvals of items that no row offers, with the decision on them.
-    pub(crate) fn unoffered(self, rows: &[ApprovalRow]) -> Vec<(&'a str, &'a Approval, Decision)> {
+    /// Returns the approvals of items that no row offers, with the decision on them. `is_alias` tells
+    /// other names of the offered versions.
+    pub(crate) fn unoffered(
+        self,
+        rows: &[ApprovalRow],
+        is_alias: impl Fn(&str) -> bool,
+    ) -> Vec<(&'a str, &'a Approval, Decision)> {
         let of_kind = rows.iter().filter(|row| row.kind == self.kind);
         let offered: HashSet<&str> = of_kind.map(|row| &*row.raw_name).collect();
         let known = self.settings.lock.of_upstream(self.kind, self.upstream.as_str());
-        let unoffered = known.into_iter().flatten().filter(|(name, _)| !offered.contains(&***name));
+        let unoffered = known
+            .into_iter()
+            .flatten()
+            .filter(|(name, _)| !offered.contains(&***name) && !is_alias(name));
         let decided = unoffered.map(|(name, approval)| {
             let state = match approval.approved {
                 Some(_) => ApprovalState::Approved,

@@ -8,7 +8,9 @@
 
 pub mod announce;
 pub mod approval;
+pub mod approval_rows;
 mod item_approvals;
+mod version_contents;
 pub mod blocking;
 pub mod caller_lists;
 pub mod effective;

@@ -9,6 +9,7 @@ use serde::Serialize;
 use tokio::time::Instant;
 
 use super::approval::ApprovalRow;
+use super::approval_rows::ApprovalRows;
 use super::listed_item::{ListedItem, ListedSkill};
 use super::segment::Segment;
 use super::view::ListView;
@@ -37,7 +38,7 @@ pub struct Catalog {
     pub fresh_until: Vec<(Instant, UpstreamId)>,
     pub scope: CacheScope,
     /// The approvals of each upstream with approvals.
-    pub approvals: Vec<Arc<Vec<ApprovalRow>>>,
+    pub approvals: Vec<Arc<ApprovalRows>>,
     /// The last successful walk of each upstream.
     pub walks: HashMap<UpstreamId, WalkInfo>,
     /// The error that all lists return while no upstream has a list.
@@ -181,12 +182,8 @@ impl Catalog {
 
     /// Returns the prompt or skill with this name, if it is offered and approvals hold it back.
     pub fn held(&self, kind: ApprovalKind, public_name: &str) -> Option<&ApprovalRow> {
-        self.approvals.iter().find_map(|rows| {
-            // The rows of an upstream are in the order of their names.
-            let at = rows.partition_point(|row| row.public_name.as_str() < public_name);
-            let row = rows.get(at).filter(|row| row.kind == kind && row.is_held());
-            row.filter(|row| row.public_name == public_name)
-        })
+        let mut named = self.approvals.iter().filter_map(|rows| rows.named(kind, public_name));
+        named.find(|row| row.is_held())
     }
 }
 

@@ -376,8 +376,9 @@ fn check_seen(shown: &[Shown], seen: &SeenTags) -> Result<(), Failure> {
     }
 }
 
-const COLUMNS: [Column; 6] = [
+const COLUMNS: [Column; 7] = [
     Column::new("PROMPT", "name"),
+    Column::new("SERVED AS", "aliases"),
     Column::new("STATE", "state"),
     Column::new("COVERS", "covers"),
     Column::new("MODE", "mode"),

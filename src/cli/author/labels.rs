@@ -3,10 +3,14 @@
 
 use serde_json::{Value, json};
 
+use super::approvals;
 use crate::app::App;
 use crate::cli::observe::find;
 use crate::cli::shared::admin_api::{fetch_once, put_if_match};
-use crate::cli::shared::args::{LabelsCommand, LabelsQuery};
+use crate::cli::shared::args::{
+    ApprovalsCommand, ApprovalsDecision, ApprovalsQuery, ApprovalsView, LabelsCommand, LabelsQuery,
+    SeenTags,
+};
 use crate::cli::shared::failure::Failure;
 use crate::cli::shared::load::load;
 use crate::cli::shared::output::CellKind::Terminal;
@@ -17,6 +21,7 @@ use crate::cli::shared::user::user;
 use base::platform::wall_clock;
 use calls::labels::LabelledPrompt;
 use domain::approval::Decider;
+use domain::name::version_name;
 use domain::text::percent;
 use domain::text::similar::suggestion;
 
@@ -42,7 +47,10 @@ pub(crate) fn run(command: LabelsCommand) -> Result<(), Failure> {
             let prompts = on_runtime(prompts(&query))?;
             query.output.print(&prompts, &table_or(NONE, &COLUMNS, elements(&prompts)))
         }
-        LabelsCommand::Set { name, label, version, reason, query } => {
+        LabelsCommand::Set { name, label, version, approve, reason, query } => {
+            if approve {
+                approvals::run(&approval_of(&name, version, reason.clone(), &query))?;
+            }
             let why = reason.as_deref();
             let wanted = Wanted { name: &name, label: &label, version, why };
             let done = on_runtime(set(&query, &wanted))?;
@@ -53,6 +61,26 @@ pub(crate) fn run(command: LabelsCommand) -> Result<(), Failure> {
             query.event = Some("labels".to_owned());
             find::run(&query)
         }
+    }
+}
+
+/// The command that approves a version.
+fn approval_of(
+    name: &str,
+    version: u32,
+    why: Option<String>,
+    query: &LabelsQuery,
+) -> ApprovalsCommand {
+    let LabelsQuery { file, output } = query.clone();
+    let query = ApprovalsQuery { offline: false, view: ApprovalsView { file, output } };
+    ApprovalsCommand::Approve {
+        prompts: vec![version_name(name, &version.to_string())],
+        all_of: None,
+        yes: true,
+        unseen: false,
+        variant: Vec::new(),
+        seen: SeenTags { tags: Vec::new() },
+        decision: ApprovalsDecision { why, query },
     }
 }
 

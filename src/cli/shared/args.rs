@@ -478,6 +478,9 @@ pub(crate) enum LabelsCommand {
         label: String,
         /// Number of the version
         version: u32,
+        /// Approve the version first
+        #[arg(long)]
+        approve: bool,
         /// Reason, for the audit log
         #[arg(long, value_name = "TEXT", alias = "why")]
         reason: Option<String>,
@@ -488,7 +491,7 @@ pub(crate) enum LabelsCommand {
     History(FindQuery),
 }
 
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 pub(crate) struct LabelsQuery {
     #[command(flatten)]
     pub(crate) file: ConfigFile,
@@ -741,7 +744,7 @@ pub(crate) struct GatewayArgs {
     pub(crate) output: Output,
 }
 
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 pub(crate) struct ConfigFile {
     /// Configuration file
     #[arg(
@@ -756,7 +759,7 @@ pub(crate) struct ConfigFile {
     pub(crate) config: PathBuf,
 }
 
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 pub(crate) struct Output {
     /// Print JSON, for scripts
     #[arg(long)]

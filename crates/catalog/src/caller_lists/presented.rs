@@ -98,6 +98,7 @@ fn effective(source: &UpstreamSource, naming: &Naming, listed: &PromptList) -> O
         overlays: &source.overlays,
         approvals: &source.approvals,
         texts: &KnownTexts::new(),
+        before: None,
     };
     (!maker.is_idle()).then(|| maker.make(Some(&listed.prompts), Some(&listed.skills)))
 }

@@ -4,6 +4,8 @@
 mod merging;
 #[cfg(test)]
 mod approval_tests;
+#[cfg(test)]
+mod version_tests;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -299,6 +301,7 @@ impl Refresh {
             overlays: &known.source.overlays,
             approvals: &known.source.approvals,
             texts: &known.texts,
+            before: known.effective.as_ref(),
         };
         let list = known.list.as_ref();
         let offered = list.map(|(list, _)| list.listed.prompts.as_slice());

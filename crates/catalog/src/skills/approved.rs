@@ -89,7 +89,7 @@ impl SkillMaker<'_> {
     /// Adds the approvals of skills that are not offered. Without a list, skills with a snapshot
     /// are served.
     fn add_unoffered(&self, has_list: bool, effective: &mut EffectiveSkills) {
-        for (path, approval, decision) in self.items().unoffered(&effective.rows) {
+        for (path, approval, decision) in self.items().unoffered(&effective.rows, |_| false) {
             let state = decision.state;
             let mut row = self.row(path, decision);
             if !has_list && self.has_snapshot(Some(approval)) {

@@ -13,7 +13,7 @@ use crate::json::{Json, JsonError, JsonKind};
 use crate::prompts::call_overlay::CallOverlay;
 use crate::prompts::hidden_text;
 use crate::prompts::prompt_shape::{array_of, conforming, is_argument, is_icon, is_string};
-use crate::prompts::prompt_version::PromptVersion;
+use crate::prompts::prompt_version::{PromptVersion, write_with_label};
 use crate::protocol::meta;
 use crate::protocol::via::Via;
 use crate::uri::is_unsafe;
@@ -186,6 +186,31 @@ impl Prompt {
         Some(prompt)
     }
 
+    /// Returns the form on which people decide if the prompt has versions: all names of a version
+    /// (`NAME`, `NAME@LABEL`, `NAME@3`) have the form of `NAME@3`, without a label.
+    pub fn content(&self) -> Option<Self> {
+        let version = self.version.as_ref()?;
+        let mut definition = String::new();
+        self.write(&self.name, &mut definition);
+        let mut content =
+            self.with_members(|out| write_with_label(Json::accepted(&definition), None, out));
+        content.name = version.content_name();
+        content.renamed = None;
+        content.version = Some(PromptVersion { label: None, ..(**version).clone() }.into());
+        Some(content)
+    }
+
+    /// Reads a definition that [`Self::content`] has made, as the form that serves this version
+    /// under the name and label of the prompt `named`.
+    pub fn of_content(definition: Json<'_>, named: &Self) -> Option<Self> {
+        let version = named.version.as_ref()?;
+        let label = version.label.clone();
+        let mut prompt =
+            named.with_members(|out| write_with_label(definition, label.as_deref(), out));
+        prompt.version = Some(PromptVersion { label, ..version.as_in(definition) }.into());
+        Some(prompt)
+    }
+
     /// Returns the effective definition: under the name that an overlay gives, with the members
     /// that `write` writes from the original definition. `write` must add no `name`.
     pub(crate) fn overlaid(
@@ -323,6 +348,28 @@ fn shape(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn all_names_of_a_version_have_one_content_and_serve_it_with_their_own_label() {
+        let named = |name: &str, label: Option<&str>| {
+            let meta = serde_json::json!({"version": "3", "label": label});
+            let text = serde_json::json!({"name": name, "description": "d", "_meta": meta});
+            let mut prompt = read(&text.to_string()).unwrap();
+            let of: Arc<str> = "refund".into();
+            let version = PromptVersion { of, version: "3".into(), label: label.map(Into::into) };
+            prompt.version = Some(version.into());
+            prompt
+        };
+        let version = named("refund@3", None);
+        let content = version.content().unwrap().canonical();
+        assert_eq!(content, r#"{"_meta":{"version":"3"},"description":"d","name":"refund@3"}"#);
+        for alias in [named("refund", Some("production")), named("refund@beta", Some("beta"))] {
+            assert_eq!(alias.content().unwrap().canonical(), content);
+            let served = Prompt::of_content(Json::accepted(&content), &alias).unwrap();
+            assert_eq!((served.canonical(), &served.version), (alias.canonical(), &alias.version));
+        }
+        assert!(read(r#"{"name":"refund"}"#).unwrap().content().is_none());
+    }
 
     fn read(text: &str) -> Result<Prompt, PromptError> {
         Prompt::read(Json::parse(text.as_bytes(), 64).unwrap())

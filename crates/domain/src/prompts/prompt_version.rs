@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use crate::json::Json;
+use crate::json::object::ObjectWriter;
+use crate::name::version_name;
 
 /// The version behind a library prompt: of `NAME` itself, or of `NAME@LABEL` or `NAME@3`, which are
 /// listed as separate prompts.
@@ -22,6 +24,12 @@ impl PromptVersion {
         *self.of != *raw_name
     }
 
+    /// Returns the raw name under which people decide on the version: `NAME@3`, whichever name
+    /// serves it.
+    pub fn content_name(&self) -> String {
+        version_name(&self.of, &self.version)
+    }
+
     /// Returns the same prompt's version and label as another definition of it states them.
     pub(crate) fn as_in(&self, definition: Json<'_>) -> Self {
         let meta = definition.get("_meta");
@@ -31,6 +39,28 @@ impl PromptVersion {
         };
         let version = member("version").unwrap_or_else(|| "".into());
         Self { of: self.of.clone(), version, label: member("label") }
+    }
+}
+
+/// Writes the members of a definition except its name, with another label in `_meta`.
+pub(crate) fn write_with_label(
+    definition: Json<'_>,
+    label: Option<&str>,
+    out: &mut ObjectWriter<'_>,
+) {
+    for (key, value) in definition.members().filter(|(key, _)| !key.is("name")) {
+        if !key.is("_meta") {
+            out.member(key, value);
+            continue;
+        }
+        out.object("_meta", |meta| {
+            for (key, value) in value.members().filter(|(key, _)| !key.is("label")) {
+                meta.member(key, value);
+            }
+            if let Some(label) = label {
+                meta.text("label", label);
+            }
+        });
     }
 }
 

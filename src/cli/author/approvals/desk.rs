@@ -367,7 +367,7 @@ impl OwnGateway {
     async fn look_at(&self, names: &[String]) -> Result<Vec<Shown>, Failure> {
         let rows = self.approvals.rows();
         let find = |name: &String| {
-            let found = rows.iter().find(|row| row.public_name == *name).cloned();
+            let found = rows.iter().find(|row| row.is_named(name)).cloned();
             found.ok_or_else(|| {
                 let known: Vec<&str> = rows.iter().map(|row| row.public_name.as_str()).collect();
                 unknown(name, &known, &self.failures().collect::<Vec<_>>())

@@ -1,0 +1,146 @@
+//! Approvals of versions: a decision is on the content of a version, whichever names offer it.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use super::effective::Effective;
+use super::item_approvals::ItemApprovals;
+use base::seal;
+use domain::approval::{Approval, Decided, Files, Offered, Version};
+use domain::name::VERSION_MARK;
+use domain::prompts::prompt::Prompt;
+
+/// The contents of the versions that one upstream offers.
+#[derive(Debug, Default)]
+pub(crate) struct VersionContents {
+    /// The definitions by the names of the contents.
+    definitions: HashMap<String, Arc<str>>,
+    /// The digests of the sources.
+    sources: HashSet<Arc<str>>,
+    /// Approvals that a lock file has under other names of the contents.
+    former: HashMap<String, Approval>,
+}
+
+/// A version of a prompt under one of its names.
+pub(crate) struct NamedVersion {
+    /// The form on which people decide.
+    pub content: Prompt,
+    pub definition: Arc<str>,
+}
+
+/// An approved version that a name serves in place of an unapproved version.
+pub(crate) struct HeldVersion<'a> {
+    pub prompt: Prompt,
+    pub approval: &'a Approval,
+}
+
+impl VersionContents {
+    pub(crate) fn of(prompts: &[Prompt], items: ItemApprovals<'_>) -> Self {
+        let mut contents = Self::default();
+        let versions = || prompts.iter().filter_map(|prompt| Some((prompt, prompt.content()?)));
+        let (own, aliases): (Vec<_>, Vec<_>) =
+            versions().partition(|(prompt, content)| prompt.name == content.name);
+        for (prompt, content) in own.iter().chain(&aliases) {
+            let definition: Arc<str> = seal::definition_digest(content).into();
+            contents.sources.extend(prompt.source.as_ref().map(|source| source.digest.clone()));
+            contents.definitions.entry(content.name.clone()).or_insert(definition);
+        }
+        for (prompt, content) in aliases {
+            if items.of(&content.name).is_none()
+                && let Some(approval) = former(prompt, &content, items)
+            {
+                contents.former.entry(content.name).or_insert(approval);
+            }
+        }
+        contents
+    }
+
+    /// Returns the version behind a name; `None` if the prompt has no versions, or if overlays give
+    /// this name another definition, which is decided on apart.
+    pub(crate) fn version(&self, prompt: &Prompt) -> Option<NamedVersion> {
+        let content = prompt.content()?;
+        let definition: Arc<str> = seal::definition_digest(&content).into();
+        let is_same = self.definitions.get(&content.name) == Some(&definition);
+        is_same.then_some(NamedVersion { content, definition })
+    }
+
+    /// Returns the approval of a content.
+    pub(crate) fn approval<'a>(
+        &'a self,
+        content: &str,
+        items: ItemApprovals<'a>,
+    ) -> Option<&'a Approval> {
+        items.of(content).or_else(|| self.former.get(content))
+    }
+
+    /// Returns the approved version that a name serves while the version that it offers is not
+    /// approved: the version that it served before, else the version that was approved last. A name
+    /// such as `NAME@3` serves no other version.
+    pub(crate) fn held<'a>(
+        &'a self,
+        prompt: &Prompt,
+        content: &str,
+        before: Option<&Effective>,
+        items: ItemApprovals<'a>,
+    ) -> Option<Result<HeldVersion<'a>, String>> {
+        let of = &*prompt.version.as_ref()?.of;
+        let own = self.approval(content, items);
+        if own.is_some_and(is_withdrawn) {
+            return None;
+        }
+        let others = items.versions_of(of).chain(self.former_of(of));
+        let others = others.filter(|_| prompt.name != content);
+        let candidates = own.into_iter().chain(others).filter_map(approved);
+        let served = before.and_then(|before| before.served_source(&prompt.name));
+        let chosen = candidates.max_by_key(|candidate| {
+            let source = candidate.decided.version.source.as_ref();
+            let is_served = source.is_some() && source == served;
+            let is_offered = source.is_some_and(|source| self.sources.contains(source));
+            (is_served, is_offered, &candidate.decided.attribution.at)
+        })?;
+        let form = items.settings.approved_version(&chosen.decided.version, prompt);
+        Some(form.map(|prompt| HeldVersion { prompt, approval: chosen.approval }))
+    }
+
+    fn former_of(&self, of: &str) -> impl Iterator<Item = &Approval> {
+        let is_of = move |name: &str| {
+            name.strip_prefix(of).is_some_and(|rest| rest.starts_with(VERSION_MARK))
+        };
+        self.former.iter().filter(move |(name, _)| is_of(name)).map(|(_, approval)| approval)
+    }
+}
+
+/// An approval with its approved version.
+struct Candidate<'a> {
+    approval: &'a Approval,
+    decided: &'a Decided,
+}
+
+/// Whether the rejected version was approved before: a withdrawn version is withdrawn at every name
+/// that offers it.
+fn is_withdrawn(approval: &Approval) -> bool {
+    let rejected = approval.rejected.as_ref().map(|rejected| &rejected.version);
+    let mut previous = approval.previous.iter();
+    approval.approved.is_none() && previous.any(|previous| Some(&previous.version) == rejected)
+}
+
+fn approved(approval: &Approval) -> Option<Candidate<'_>> {
+    let decided = approval.approved.as_ref()?;
+    Some(Candidate { approval, decided })
+}
+
+/// Returns the approval of a content that a lock file has under a label or the plain name, as lock
+/// files before version 4 have it.
+fn former(prompt: &Prompt, content: &Prompt, items: ItemApprovals<'_>) -> Option<Approval> {
+    let decided = items.of(&prompt.name)?.approved.as_ref()?;
+    let source = prompt.source.as_ref().map(|source| source.digest.clone());
+    let definition = seal::definition_digest(prompt).into();
+    let texts = Default::default();
+    let offered = Offered { definition, source, texts, files: Files::new() };
+    let version =
+        Version { definition: seal::definition_digest(content).into(), ..decided.version.clone() };
+    let attribution = decided.attribution.clone();
+    let approval =
+        Approval { approved: Some(Decided { version, attribution }), ..Approval::default() };
+    decided.version.matches(&offered).then_some(approval)
+}
