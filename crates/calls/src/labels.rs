@@ -40,6 +40,8 @@ pub struct LabelledPrompt {
     /// Name in the library.
     pub raw_name: String,
     pub versions: VersionsOfPrompt,
+    /// The version that the plain name serves to callers.
+    pub served: Option<u32>,
     /// The tag of the current labels. A move that is based on these labels names it.
     pub tag: String,
     /// The commit, for a library in a git repository.
@@ -60,7 +62,8 @@ pub struct LabelsDocument {
     pub versions: BTreeSet<u32>,
     /// The version of each label.
     pub labels: BTreeMap<String, u32>,
-    /// The version under the plain name.
+    /// The version that the plain name serves to callers: an earlier version where the labelled
+    /// version is not approved.
     pub served: Option<u32>,
     /// The commit, for a library in a git repository.
     pub commit: Option<Arc<str>>,
@@ -88,7 +91,7 @@ impl LabelledPrompt {
             upstream: self.upstream.clone(),
             versions: self.versions.numbers.clone(),
             labels: self.versions.labels.clone(),
-            served: self.versions.served,
+            served: self.served,
             commit: self.commit.clone(),
             read_only: self.read_only(),
             tag: format!("\"{}\"", self.tag),
@@ -129,6 +132,11 @@ impl LabelledPrompts<'_> {
         is_wanted: &impl Fn(&str) -> bool,
     ) -> Vec<LabelledPrompt> {
         let Some(library) = upstream.library_versions() else { return Vec::new() };
+        let catalog = self.router.catalog();
+        let served = |name: &str| {
+            let version = catalog.content.item(name)?.version.as_ref()?;
+            version.version.parse().ok()
+        };
         let config = upstream.config();
         let (commit, folder) = match &config.transport {
             Transport::Library(library) => (None, Some(library.folder.clone())),
@@ -137,6 +145,7 @@ impl LabelledPrompts<'_> {
         let prompt = |(raw_name, versions): (&String, &VersionsOfPrompt)| {
             let name = self.router.lists.naming.public(&config.prefix, raw_name).ok()?;
             is_wanted(&name).then(|| LabelledPrompt {
+                served: served(&name),
                 name,
                 upstream: config.id.to_string(),
                 raw_name: raw_name.clone(),

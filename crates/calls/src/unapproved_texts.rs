@@ -228,7 +228,7 @@ impl UnapprovedTexts {
     /// Adds a prompt to the prompts to probe.
     pub(super) fn add(&self, item: &ListedItem) {
         let mut prompts = self.prompts.lock().unwrap_or_else(PoisonError::into_inner);
-        prompts.entry(item.upstream.clone()).or_default().insert(item.raw_name.clone());
+        prompts.entry(item.upstream.clone()).or_default().insert(decided_name(item));
         self.added.send_replace(());
     }
 
@@ -261,7 +261,13 @@ fn shows_value(form: &str, approved: &str, arguments: Json<'_>) -> bool {
 }
 
 fn key_of_item(item: &ListedItem) -> PromptKey {
-    (item.upstream.clone(), item.raw_name.clone())
+    (item.upstream.clone(), decided_name(item))
+}
+
+/// Returns the raw name under which people decide on the item.
+fn decided_name(item: &ListedItem) -> Arc<str> {
+    let version = item.version.as_ref();
+    version.map_or_else(|| item.raw_name.clone(), |version| version.content_name().into())
 }
 
 fn key_of_row(row: &ApprovalRow) -> PromptKey {

@@ -2,6 +2,7 @@
 //! and shared by replicas.
 
 mod store;
+mod versions;
 
 pub use store::{LockError, LockFile, Object, ObjectError, ObjectKind, Objects, patch};
 

@@ -264,8 +264,8 @@ impl LockFile {
         Ok(Lock { digest, ..lock.clone() })
     }
 
-    /// Rewrites the lock file with the digest of its entries, after a person has reviewed them.
-    /// Unneeded objects stay. Blocks.
+    /// Rewrites the lock file with the digest of its entries, after a person has reviewed them, and
+    /// with one entry for each version of a prompt. Unneeded objects stay. Blocks.
     ///
     /// # Errors
     /// [`LockError::Broken`] if the lock file has a mistake other than its digest; or it cannot be
@@ -276,7 +276,9 @@ impl LockFile {
         let text = disk::read_to_string(&self.lock)
             .map_err(|error| LockError::Io { path: path(), error })?;
         let entries = Lock::parse_entries(&text);
-        let (lock, _) = entries.map_err(|why| LockError::Broken { path: path(), why })?;
+        let (mut lock, _) = entries.map_err(|why| LockError::Broken { path: path(), why })?;
+        let objects = lock.merge_versions(self);
+        self.write_objects(&objects)?;
         self.swap(&lock)?;
         self.read()
     }
@@ -426,17 +428,25 @@ mod tests {
         seal::sha256_text(text.as_bytes()).into()
     }
 
-    /// A lock that approves one definition, and its object.
-    fn approving(before: &Lock, text: &str) -> (Lock, Objects) {
-        let mut lock = before.clone();
-        let version = Version {
-            definition: digest(text),
+    fn version_of(definition: &str) -> Version {
+        Version {
+            definition: digest(definition),
             source: None,
             texts: BTreeMap::default(),
             variants: Default::default(),
             files: Default::default(),
-        };
-        let attribution = Attribution { by: "a".into(), at: "b".into(), ..Attribution::default() };
+        }
+    }
+
+    fn attribution() -> Attribution {
+        Attribution { by: "a".into(), at: "b".into(), ..Attribution::default() }
+    }
+
+    /// A lock that approves one definition, and its object.
+    fn approving(before: &Lock, text: &str) -> (Lock, Objects) {
+        let mut lock = before.clone();
+        let version = version_of(text);
+        let attribution = attribution();
         // Not `approve`: the version before is not kept.
         lock.approval_mut(ApprovalKind::Prompt, "up", "p").approved = None;
         lock.approval_mut(ApprovalKind::Prompt, "up", "p").approve(version, attribution);
@@ -537,6 +547,46 @@ mod tests {
         assert_eq!(objects(&store), [file_name(&digest("\"one\""), ObjectKind::Json)]);
         fs::write(store.path(), text + "<<<<<<< ours\n").unwrap();
         assert!(matches!(store.rewrite(), Err(LockError::Broken { .. })));
+    }
+
+    #[test]
+    fn a_rewritten_lock_has_one_entry_for_all_names_of_a_version() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = LockFile::at(folder.path().join("promptgate.lock"));
+        let definition =
+            |name: &str, meta: &str| format!("{{\"_meta\":{{{meta}}},\"name\":\"{name}\"}}");
+        let labelled = r#""label":"production","version":"2""#;
+        let entries = [
+            ("refund", definition("refund", labelled), Some("s2")),
+            ("refund@production", definition("refund@production", labelled), Some("s2")),
+            ("refund@1", definition("refund@1", r#""version":"1""#), Some("s1")),
+            ("newest", definition("newest", r#""version":"2""#), Some("plain file")),
+            ("remote", definition("remote", labelled), None),
+        ];
+        let mut lock = Lock::none();
+        let mut objects = Objects::new();
+        for (name, text, source) in &entries {
+            objects.insert(digest(text), Object::Json(text.clone()));
+            let source = source.map(|source| {
+                objects.insert(
+                    digest(&format!("\"{source}\"")),
+                    Object::Json(format!("\"{source}\"")),
+                );
+                digest(&format!("\"{source}\""))
+            });
+            let version = Version { source, ..version_of(text) };
+            lock.approval_mut(ApprovalKind::Prompt, "team", name).approve(version, attribution());
+        }
+        store.replace(NO_FILE, &lock, &objects).unwrap();
+        let merged = store.rewrite().unwrap();
+        let approvals = merged.of_upstream(ApprovalKind::Prompt, "team").unwrap();
+        let names: Vec<_> = approvals.keys().collect();
+        assert_eq!(names, ["newest", "refund@1", "refund@2", "remote"]);
+        let second = &approvals["refund@2"].approved.as_ref().unwrap().version;
+        let text = store.object(&second.definition).unwrap();
+        assert_eq!(text, definition("refund@2", r#""version":"2""#));
+        assert_eq!(second.source, Some(digest("\"s2\"")));
+        assert_eq!(store.rewrite().unwrap(), merged);
     }
 
     #[test]

@@ -43,11 +43,7 @@ impl PromptVersion {
 }
 
 /// Writes the members of a definition except its name, with another label in `_meta`.
-pub(crate) fn write_with_label(
-    definition: Json<'_>,
-    label: Option<&str>,
-    out: &mut ObjectWriter<'_>,
-) {
+pub fn write_with_label(definition: Json<'_>, label: Option<&str>, out: &mut ObjectWriter<'_>) {
     for (key, value) in definition.members().filter(|(key, _)| !key.is("name")) {
         if !key.is("_meta") {
             out.member(key, value);
