@@ -136,7 +136,7 @@ async fn status(desk: &ApprovalBackend, view: &ApprovalsView) -> Result<(), Fail
         }
     };
     let failures = desk.failures().await;
-    let mut text = table_or(NONE, &COLUMNS, &rows);
+    let mut text = table_or(NONE, &columns(&rows), &rows);
     for line in notes.iter().map(|note| printable(note)).chain(failures.iter().cloned()) {
         let _ = write!(text, "\n{line}");
     }
@@ -385,6 +385,12 @@ const COLUMNS: [Column; 7] = [
     Column::new("APPROVED BY", "approvedBy"),
     Column::new("REASON", "reason"),
 ];
+
+/// The columns; names that share a version only where a prompt has versions.
+fn columns(rows: &[Value]) -> Vec<Column> {
+    let has_aliases = rows.iter().any(|row| !elements(&row["aliases"]).is_empty());
+    COLUMNS.into_iter().filter(|column| column.member != "aliases" || has_aliases).collect()
+}
 
 const NONE: &str = "No upstream offers a prompt, and the lock file has none.";
 
