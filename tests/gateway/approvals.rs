@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::audit::KEY;
 use crate::support::process::command;
+use crate::support::walk_through::walk_through;
 use crate::support::{Client, Process, Received, Scripted, Upstream, eventually, metrics};
 
 /// An upstream of one prompt `p`, whose definition and text can be changed.
@@ -771,71 +772,13 @@ async fn a_missing_object_holds_a_prompt_back_until_it_is_restored() {
     process.stop().await;
 }
 
-/// A command of a walk-through, what it prints, and its exit code.
-struct Step {
-    command: String,
-    printed: String,
-    code: i32,
-}
-
-/// The `$ ` lines of the `console` blocks of a document, each with the lines behind it.
-fn walk_through(document: &str) -> Vec<Step> {
-    let mut steps: Vec<Step> = Vec::new();
-    for block in document.split("```console\n").skip(1) {
-        let mut lines = block.split("```").next().unwrap_or_default().lines();
-        while let Some(line) = lines.next() {
-            if let Some(command) = line.strip_prefix("$ ") {
-                let mut command = command.to_owned();
-                if command.ends_with("<<'EOF'") {
-                    for line in lines.by_ref() {
-                        command = command + "\n" + line;
-                        if line == "EOF" {
-                            break;
-                        }
-                    }
-                }
-                steps.push(Step { command, printed: String::new(), code: 0 });
-                continue;
-            }
-            let step = steps.last_mut().expect("a block begins with a command");
-            match line.strip_prefix("# exit ") {
-                Some(code) => step.code = code.parse().expect("an exit code"),
-                None => step.printed += &format!("{line}\n"),
-            }
-        }
-    }
-    steps
-}
-
 #[test]
 fn the_walk_through_of_the_documentation_works_as_it_is_written() {
-    let document = include_str!("../../docs/approvals.md");
-    let steps = walk_through(document);
+    let steps = walk_through(include_str!("../../docs/approvals.md"));
     assert!(steps.len() > 15, "{}", steps.len());
     let folder = tempfile::tempdir().unwrap();
-    let binary = Path::new(env!("CARGO_BIN_EXE_promptgate")).parent().unwrap();
-    let path = format!("{}:{}", binary.display(), std::env::var("PATH").unwrap());
-    let is_ours = |name: &str| name.starts_with("PROMPTGATE");
-    let ours: Vec<_> =
-        std::env::vars().map(|(name, _)| name).filter(|name| is_ours(name)).collect();
-    for Step { command, printed, code } in steps {
-        let mut shell = std::process::Command::new("sh");
-        ours.iter().for_each(|name| {
-            shell.env_remove(name);
-        });
-        let output = shell
-            // On a terminal, both are one.
-            .args(["-c", &format!("exec 2>&1\n{command}")])
-            .current_dir(folder.path())
-            .env("PATH", &path)
-            .env("USER", "ada")
-            .env("XDG_RUNTIME_DIR", folder.path())
-            .env("PROMPTGATE__ADMIN__LISTEN", "127.0.0.1:0")
-            .output()
-            .unwrap();
-        let said = String::from_utf8(output.stdout).unwrap();
-        assert_eq!(output.status.code(), Some(code), "$ {command}\n{said}");
-        assert_eq!(said, printed, "$ {command}");
+    for step in steps {
+        step.run(folder.path(), &[("PROMPTGATE__ADMIN__LISTEN", "127.0.0.1:0")]);
     }
 }
 

@@ -2,12 +2,16 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
 
 use crate::audit::{KEY, Log};
 use crate::support::gateway::api_key;
 use crate::support::process::command;
+use crate::support::walk_through::walk_through;
 use crate::support::{Client, Gateway, Process, eventually};
 use crate::views::{ask_at, names_at};
 
@@ -326,5 +330,67 @@ async fn status_says_what_is_wrong_with_labels_and_counts_that_as_no_prompt() {
         library.write("labels.toml", LABELS);
         eventually(status, |said| !said.contains("lib: ")).await;
     }
+    process.stop().await;
+}
+
+/// A caller that gets `team__refund` every 50 ms until it is stopped, and every reply.
+struct SteadyCaller {
+    stop: CancellationToken,
+    replies: JoinHandle<Vec<Value>>,
+}
+
+impl SteadyCaller {
+    fn start(client: Client) -> Self {
+        let stop = CancellationToken::new();
+        let stopped = stop.clone();
+        let replies = tokio::spawn(async move {
+            let mut pace = tokio::time::interval(Duration::from_millis(50));
+            let mut replies = Vec::new();
+            while !stopped.is_cancelled() {
+                pace.tick().await;
+                let get = client.modern("prompts/get", json!({"name": "team__refund"}));
+                replies.push(get.await.json());
+            }
+            replies
+        });
+        Self { stop, replies }
+    }
+
+    /// Returns the texts in their order, without repetitions.
+    async fn texts(self) -> Vec<String> {
+        self.stop.cancel();
+        let replies = self.replies.await.unwrap();
+        let text = |reply: &Value| {
+            let text = reply["result"]["messages"][0]["content"]["text"].as_str();
+            text.unwrap_or_else(|| panic!("a get failed: {reply}")).to_owned()
+        };
+        let mut texts: Vec<_> = replies.iter().map(text).collect();
+        texts.dedup();
+        texts
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_get_fails_during_the_walk_through_of_versions_with_approvals() {
+    const KEY: &str = "key-of-the-walk-through";
+    let steps = walk_through(include_str!("../../docs/versions.md"));
+    assert!(steps.len() > 12, "{}", steps.len());
+    let folder = tempfile::tempdir().unwrap();
+    let variables = [("PROMPTGATE_ADMIN_TOKEN", "token"), ("PROMPTGATE_API_KEY", KEY)];
+    let mut serving = None;
+    for step in steps {
+        if step.command == "promptgate serve &" {
+            let (process, _) = Process::serve_admin(folder.path(), &variables).await;
+            let client = process.client().with("X-API-Key", KEY);
+            serving = Some((process, SteadyCaller::start(client)));
+            continue;
+        }
+        let folder = folder.path().to_owned();
+        tokio::task::spawn_blocking(move || step.run(&folder, &variables)).await.unwrap();
+    }
+    let (process, caller) = serving.expect("a step serves");
+    let texts = caller.texts().await;
+    let text = |number: u32| format!("Refund, version {number}.");
+    assert_eq!(texts, [1, 2, 3, 1].map(text), "no other text, and each at its turn");
     process.stop().await;
 }

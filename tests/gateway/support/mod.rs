@@ -15,6 +15,7 @@ pub mod server;
 pub mod server_request_upstream;
 pub mod session_layer;
 pub mod upstream;
+pub mod walk_through;
 pub mod wiki;
 
 pub use client::Client;
