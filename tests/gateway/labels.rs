@@ -255,7 +255,7 @@ async fn a_move_over_the_api_is_of_what_was_seen_and_on_record() {
     let page = desk.admin.send("GET", path, &[], b"").await.body;
     let page = String::from_utf8(page).unwrap();
     for expected in [
-        "labelled <strong>production",
+        "aria-label=\"Versions\"",
         "candidate from 3 to 2",
         "shorter",
         "From production to candidate",

@@ -224,6 +224,9 @@ impl AdminServer {
                 .await
             }
             routes::ConsoleForm::Decide => self.decide_in_console(visitor, &form).await,
+            routes::ConsoleForm::MoveLabel => {
+                self.move_label_in_console(visitor, &name, &form).await
+            }
             routes::ConsoleForm::Access => {
                 self.page(ConsolePage::Access, names, form, visitor).await
             }
@@ -466,6 +469,28 @@ impl AdminServer {
                 let to = next.filter(|_| is_of_waiting).unwrap_or_else(|| last.clone());
                 let [to, after] = [&to, &last].map(|name| percent::encoded_segment(name));
                 Ok(AdminAnswer::moved(&format!("/approvals/{to}?after={after}")))
+            }
+            Err((status, document)) => Err(PageError::new(status, document.error)),
+        }
+    }
+
+    /// Moves the label that a form names, and leads back to the versions.
+    async fn move_label_in_console(
+        &self,
+        visitor: &Visitor,
+        page: &str,
+        form: &Params,
+    ) -> PageResult<AdminAnswer> {
+        let Ok(version) = form.get("version").parse() else {
+            return Err(PageError::new(StatusCode::BAD_REQUEST, "Choose a version."));
+        };
+        let why = form.some("why").map(str::to_owned);
+        let wanted = MoveRequest { version, by: Some(visitor.id.clone()), why };
+        let names = [form.get("prompt"), form.get("label")];
+        match labels::put(&self.state, names, wanted, visitor, form.some("tag")).await {
+            Ok(_) => {
+                let page = percent::encoded_segment(page);
+                Ok(AdminAnswer::moved(&format!("/prompts/{page}/versions")))
             }
             Err((status, document)) => Err(PageError::new(status, document.error)),
         }

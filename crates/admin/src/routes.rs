@@ -82,6 +82,7 @@ pub(super) enum ConsoleForm {
     Try,
     Complete,
     Decide,
+    MoveLabel,
     /// Rules that are pasted are too long for an address.
     Access,
 }
@@ -109,7 +110,7 @@ const TESTER: Option<Role> = Some(Role::Tester);
 const APPROVER: Option<Role> = Some(Role::Approver);
 
 /// A path without names comes before one that it matches, too.
-pub(super) static ROUTES: [Route; 57] = [
+pub(super) static ROUTES: [Route; 58] = [
     get("/livez", None, Handler::Livez),
     get("/readyz", None, Handler::Readyz),
     get("/metrics", VIEWER, Handler::Metrics),
@@ -148,6 +149,7 @@ pub(super) static ROUTES: [Route; 57] = [
     get("/prompts/{name}/try", VIEWER, tab(PromptTab::Try)),
     post("/prompts/{name}/try", TESTER, Handler::Form(ConsoleForm::Try)),
     get("/prompts/{name}/versions", VIEWER, tab(PromptTab::Versions)),
+    post("/prompts/{name}/versions", APPROVER, Handler::Form(ConsoleForm::MoveLabel)),
     get("/prompts/{name}/access", VIEWER, tab(PromptTab::Access)),
     get("/prompts/{name}/uses", VIEWER, tab(PromptTab::Uses)),
     post("/prompts/{name}/complete", TESTER, Handler::Form(ConsoleForm::Complete)),

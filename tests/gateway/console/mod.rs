@@ -7,6 +7,7 @@ mod configuration;
 mod connect;
 mod decisions;
 mod described;
+mod labels;
 mod lists;
 mod oidc;
 mod pages;

@@ -15,7 +15,9 @@ use approvals::VersionParts;
 use audit::question::Question;
 use audit::search::{EventKinds, Find, LogEntry, SearchResult};
 use calls::labels::LabelledPrompt;
+use catalog::approval::ApprovalRow;
 use catalog::blocking::run_blocking;
+use domain::approval::Attribution;
 use domain::name::version_name;
 
 /// The versions and labels of one prompt.
@@ -26,11 +28,10 @@ pub(super) struct LabelsPart {
     page: String,
     /// Public name of the prompt that has the versions.
     name: String,
-    version: String,
-    label: Option<String>,
     commit: Option<String>,
+    /// The newest first.
+    versions: Vec<VersionLine>,
     labels: BTreeMap<String, u32>,
-    numbers: String,
     read_only: Option<&'static str>,
     /// The newest first.
     moves: Vec<MoveRow>,
@@ -40,6 +41,25 @@ pub(super) struct LabelsPart {
     /// `None` for visitors who read no texts.
     comparison: Option<Comparison>,
     places: Vec<String>,
+    can_move: bool,
+    csrf: String,
+    /// The tag of the labels to which a move is bound.
+    tag: String,
+}
+
+/// A version of the prompt.
+struct VersionLine {
+    number: String,
+    /// Public name of the version.
+    name: String,
+    labels: Vec<String>,
+    /// Whether callers get it under the plain name.
+    is_served: bool,
+    /// Empty while approvals are off.
+    state: &'static str,
+    decided: Option<Attribution>,
+    /// The version before it; empty for the first.
+    before: String,
 }
 
 /// A move as the audit log has it.
@@ -61,26 +81,33 @@ pub(super) async fn labels(looked: &Looked<'_>) -> Option<LabelsPart> {
     let is_of =
         |prompt: &LabelledPrompt| prompt.upstream == upstream && *prompt.raw_name == *mark.of;
     let known = prompts.into_iter().find(is_of);
+    let name = known.as_ref().map_or(looked.name, |known| &known.name).to_owned();
+    let versions = versions(looked, &name, known.as_ref());
+    let labels = known.as_ref().map(|known| known.versions.labels.clone()).unwrap_or_default();
+    let read_only = known.as_ref().and_then(LabelledPrompt::read_only);
+    let is_movable = known.is_some() && read_only.is_none();
     let mut part = LabelsPart {
         page: looked.name.to_owned(),
-        name: known.as_ref().map_or(looked.name, |known| &known.name).to_owned(),
-        version: mark.version.to_string(),
-        label: mark.label.as_ref().map(ToString::to_string),
         commit: known.as_ref().and_then(|known| known.commit.as_ref()).map(ToString::to_string),
-        labels: known.as_ref().map(|known| known.versions.labels.clone()).unwrap_or_default(),
-        numbers: String::new(),
-        read_only: known.as_ref().and_then(LabelledPrompt::read_only),
         moves: moves(looked, &mark.of).await,
         choices: Vec::new(),
         between: None,
         comparison: None,
         places: looked.definition.places(),
+        can_move: is_movable && looked.visitor.role >= Role::Approver,
+        csrf: looked.visitor.csrf_token(),
+        tag: known.as_ref().map(|known| known.tag.clone()).unwrap_or_default(),
+        name,
+        versions,
+        labels,
+        read_only,
     };
-    let Some(known) = known else { return Some(part) };
-    let numbers: Vec<_> = known.versions.numbers.iter().map(u32::to_string).collect();
-    part.numbers = numbers.join(", ");
-    part.choices = known.versions.labels.keys().cloned().chain(numbers).collect();
-    part.between = between(looked, &part.choices);
+    if known.is_none() {
+        return Some(part);
+    }
+    let numbers = part.versions.iter().map(|version| version.number.clone());
+    part.choices = part.labels.keys().cloned().chain(numbers).collect();
+    part.between = between(looked, &part);
     if let Some((left, right)) =
         part.between.clone().filter(|_| looked.visitor.role >= Role::Tester)
     {
@@ -95,14 +122,56 @@ pub(super) async fn labels(looked: &Looked<'_>) -> Option<LabelsPart> {
     Some(part)
 }
 
-/// The two versions that the parameters `left` and `right` choose, or else the first two.
-fn between(looked: &Looked<'_>, choices: &[String]) -> Option<(String, String)> {
-    let [first, second, ..] = choices else { return None };
+/// Returns the versions in the files of a library, or, of a prompt store, the versions that the
+/// store offers or that were decided on; the newest first.
+fn versions(looked: &Looked<'_>, name: &str, known: Option<&LabelledPrompt>) -> Vec<VersionLine> {
+    let begin = version_name(name, "");
+    let rows = looked.state.approvals.rows();
+    let rows = rows.iter().filter(|row| row.upstream == looked.item.upstream);
+    let rows: BTreeMap<&str, &ApprovalRow> =
+        rows.filter_map(|row| Some((row.public_name.strip_prefix(&begin)?, row))).collect();
+    let catalog = looked.state.router.catalog();
+    let listed = |name: &str| catalog.content.item(name)?.version.clone();
+    let served = listed(name).map(|version| version.version.to_string());
+    let mut numbers: Vec<String> = match known {
+        Some(known) => known.versions.numbers.iter().map(u32::to_string).collect(),
+        None => rows.keys().map(|number| (*number).to_owned()).collect(),
+    };
+    if numbers.is_empty() {
+        numbers.extend(served.clone());
+    }
+    numbers.sort_by_key(|number| (number.parse::<u64>().ok(), number.clone()));
+    let before = std::iter::once(String::new()).chain(numbers.iter().cloned());
+    let line = |(number, before): (&String, String)| {
+        let row = rows.get(number.as_str());
+        let labels = known.iter().flat_map(|known| &known.versions.labels);
+        let labels = labels.filter(|(_, of)| of.to_string() == *number);
+        VersionLine {
+            number: number.clone(),
+            name: version_name(name, number),
+            labels: labels.map(|(label, _)| label.clone()).collect(),
+            is_served: served.as_ref() == Some(number),
+            state: row.map_or("", |row| row.decision.state.as_str()),
+            decided: row.and_then(|row| row.approved()).map(|own| own.attribution.clone()),
+            before,
+        }
+    };
+    let mut lines: Vec<_> = numbers.iter().zip(before).map(line).collect();
+    lines.reverse();
+    lines
+}
+
+/// The two versions that the parameters `left` and `right` choose; else the served version, or the
+/// version before the newest, and the newest.
+fn between(looked: &Looked<'_>, part: &LabelsPart) -> Option<(String, String)> {
+    let [newest, before, ..] = part.versions.as_slice() else { return None };
+    let served = part.versions.iter().find(|version| version.is_served);
+    let left = served.filter(|served| served.number != newest.number).unwrap_or(before);
     let chosen = |key: &str, usual: &String| {
         let wanted = looked.request.params.get(key);
-        choices.iter().find(|choice| *choice == wanted).unwrap_or(usual).clone()
+        part.choices.iter().find(|choice| *choice == wanted).unwrap_or(usual).clone()
     };
-    Some((chosen("left", first), chosen("right", second)))
+    Some((chosen("left", &left.number), chosen("right", &newest.number)))
 }
 
 /// The newest moves of the labels of a prompt.

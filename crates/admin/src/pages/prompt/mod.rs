@@ -135,8 +135,11 @@ async fn with_trial(
         PromptTab::Versions => {
             let labels = Box::pin(labels::labels(&looked)).await.map(|part| part.render());
             let rollout = rollout::rollout(&looked).map(|part| part.render());
-            let approved = Box::pin(versions::versions(&looked)).await.render();
-            rollout.into_iter().chain(labels).chain([approved]).collect()
+            let versions = match labels {
+                Some(labels) => labels,
+                None => Box::pin(versions::versions(&looked)).await.render(),
+            };
+            rollout.into_iter().chain([versions]).collect()
         }
         PromptTab::Access => access::rights(&looked).render(),
         PromptTab::Uses => Box::pin(uses::uses(&looked)).await.render(),
