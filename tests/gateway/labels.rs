@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+use crate::approvals::{Folder, enforced};
 use crate::audit::{KEY, Log};
 use crate::support::gateway::api_key;
 use crate::support::process::command;
@@ -21,6 +22,8 @@ struct Library {
 }
 
 const LABELS: &str = "# reviewed\n[refund]\nproduction = 1\ncandidate = 3\n";
+
+const ADMIN: &str = "[admin]\nlisten = \"127.0.0.1:0\"\n";
 
 const PINS: &str = "[views.pins]\nversions = true\n[views.plain]\n";
 
@@ -392,5 +395,59 @@ async fn no_get_fails_during_the_walk_through_of_versions_with_approvals() {
     let texts = caller.texts().await;
     let text = |number: u32| format!("Refund, version {number}.");
     assert_eq!(texts, [1, 2, 3, 1].map(text), "no other text, and each at its turn");
+    process.stop().await;
+}
+
+#[tokio::test]
+async fn a_version_that_is_not_approved_takes_no_prompt_from_its_callers() {
+    let library = Library::new("[refund]\nproduction = 1\n");
+    let folder = Folder::new(&(enforced("") + ADMIN + &library.table()));
+    let approved = folder.approvals(&["approve", "lib__refund@1", "lib__plain", "--yes"]).await;
+    assert_eq!(approved.code, Some(0), "{approved:?}");
+    let (process, admin) = Process::serve_admin(folder.path(), &[]).await;
+    let text = async || {
+        let params = json!({"name": "lib__refund"});
+        let reply = process.client().modern("prompts/get", params).await.json();
+        reply["result"]["messages"][0]["content"]["text"].as_str().unwrap_or("none").to_owned()
+    };
+    eventually(&text, |text| text == "version 1").await;
+    let offered = async |version: &str, state: &str| {
+        let row = async || {
+            let list = admin.send("GET", "/api/v1/approvals", &[], b"").await.json();
+            let mut rows = list["prompts"].as_array().unwrap().clone().into_iter();
+            rows.find(|row| row["name"] == version).unwrap_or_default()
+        };
+        eventually(row, |row| {
+            let aliases = row["aliases"].as_array().cloned().unwrap_or_default();
+            aliases.contains(&json!("lib__refund")) && row["state"] == state
+        })
+        .await
+    };
+
+    // A label that moves in the file.
+    library.write("labels.toml", "[refund]\nproduction = 2\n");
+    offered("lib__refund@2", "pending").await;
+    assert_eq!(text().await, "version 1");
+    let approved = folder.approvals(&["approve", "lib__refund", "--yes"]).await;
+    assert_eq!(approved.stdout, "Approved: lib__refund@2\n", "the version that the name offers");
+    eventually(&text, |text| text == "version 2").await;
+
+    // A version that is edited in its file.
+    let edited = "---\nname: refund\ndescription: d\n---\nversion 2, edited";
+    library.write("refund/versions/2.md", edited);
+    offered("lib__refund@2", "changed").await;
+    assert_eq!(text().await, "version 2");
+
+    // The way back is open, and the edited version has its approved text.
+    library.write("labels.toml", "[refund]\nproduction = 1\n");
+    eventually(&text, |text| text == "version 1").await;
+    library.write("labels.toml", "[refund]\nproduction = 2\n");
+    offered("lib__refund@2", "changed").await;
+    assert_eq!(text().await, "version 1", "the version before, since version 2 waits");
+
+    // A withdrawal takes a version from all its names.
+    let withdrawn = folder.approvals(&["withdraw", "lib__refund@1", "--yes"]).await;
+    assert_eq!(withdrawn.code, Some(0), "{withdrawn:?}");
+    eventually(&text, |text| text == "version 2").await;
     process.stop().await;
 }
