@@ -31,6 +31,8 @@ pub struct ConfigSource {
     pub logs: Control,
     /// Reads the configuration; may block.
     pub load: fn(&std::path::Path) -> Result<Config, ConfigError>,
+    /// Called with each configuration that has come into use by a reload.
+    pub in_use: Arc<dyn Fn(&Config) + Send + Sync>,
 }
 
 /// The poll interval of the configuration's files. They are small, and a directory watch does not
@@ -103,7 +105,7 @@ impl App {
         source: &ConfigSource,
         accepted: Option<&str>,
     ) -> Result<(), RejectionReason> {
-        let ConfigSource { path, load, logs } = source.clone();
+        let ConfigSource { path, load, logs, in_use } = source.clone();
         let before = self.edition.load_full();
         let control = logs.clone();
         let accepted = accepted.map(str::to_owned);
@@ -122,7 +124,10 @@ impl App {
             loading.await.map_err(|error| format!("the configuration cannot be read: {error}"))?;
         let (config, written) = loaded?;
         match self.apply(config).await {
-            Ok(_) => logs.apply(written).await,
+            Ok(_) => {
+                in_use(&self.edition.load().config);
+                logs.apply(written).await;
+            }
             Err(why) => {
                 // Dropping the unused exporter blocks for a moment.
                 let _ = blocking(move || drop(written)).await;
@@ -150,7 +155,7 @@ impl App {
     async fn apply(&self, mut config: Config) -> Result<Vec<&'static str>, String> {
         let _one = self.reloading.lock().await;
         let before = self.edition.load_full();
-        let removals = config.unspoken_removals(&before.config);
+        let removals = config.unspoken_removals(&before.config.protections());
         if !removals.is_empty() {
             return Err(removals.join("\n"));
         }
@@ -196,7 +201,7 @@ impl App {
             self.usage.configure(config.admin.as_ref().map(|admin| &admin.usage));
         }
         self.publish(&edition, tls);
-        let removed = config.removals(&before.config);
+        let removed = config.removals(&before.config.protections());
         log_reload(config, &before.config, &needs_restart, &removed);
         self.reloads.applied(&needs_restart, removed);
         self.telemetry.metrics().reload_applied();

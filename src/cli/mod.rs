@@ -35,8 +35,13 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
     match cli.into_command() {
         Command::Serve { file, stdio: false } => operate::serve::http(&file.config)?,
         Command::Serve { file, stdio: true } => operate::serve::stdio(&file.config)?,
-        Command::Check { file, dial: false, output } => operate::check::run(&file.config, &output)?,
-        Command::Check { file, dial: true, output } => operate::dial::run(&file.config, &output)?,
+        Command::Check { file, dial, against_running, output } => {
+            let check = if dial { operate::dial::run } else { operate::check::run };
+            check(&file.config, &output)?;
+            if against_running {
+                operate::check::against_running(&file.config)?;
+            }
+        }
         Command::Init { from } => operate::init::run(from.as_deref())?,
         Command::Import { file } => operate::import::run(&file)?,
         Command::Connect(connect) => operate::connect::run(&connect)?,

@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use crate::support::process::{command, run};
-use crate::support::{PATIENCE, Process};
+use crate::support::{PATIENCE, Process, eventually};
 
 fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
@@ -150,6 +150,45 @@ fn check_warns_of_what_is_valid_and_probably_not_meant() {
     }
     let said = text(&run(folder.path(), &["check"]).stdout);
     assert!(warnings.iter().all(|warning| said.contains(&format!("warning: {warning}"))), "{said}");
+}
+
+#[tokio::test]
+async fn check_warns_of_what_the_running_gateway_would_hold_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let rule = "[[access.rules]]\nallow = [\"list\"]\n";
+    let process = serve_toml(folder.path(), rule).await;
+    let file = folder.path().join("gateway.toml");
+    let open = std::fs::read_to_string(&file).unwrap();
+    let closed = format!("{open}[end]\n");
+    let check = |arguments: &[&str]| {
+        let output = run(folder.path(), &[&["check"], arguments].concat());
+        (output.status.code(), text(&output.stdout) + &text(&output.stderr))
+    };
+    assert!(!check(&[]).1.contains("hold it back"));
+    std::fs::write(&file, &closed).unwrap();
+    let is_recorded = async || {
+        std::fs::read_dir(folder.path().join("promptgate")).unwrap().any(|record| {
+            let record = std::fs::read_to_string(record.unwrap().path()).unwrap_or_default();
+            record.contains("\"has_end\":true")
+        })
+    };
+    eventually(is_recorded, |is_recorded| *is_recorded).await;
+    assert!(!check(&[]).1.contains("hold it back"));
+    for (text, why) in [
+        (open.clone(), "end: the line `[end]` is missing, so the file may be cut off"),
+        (closed.replace(rule, ""), "access: the file has no access rule any more"),
+    ] {
+        std::fs::write(&file, text).unwrap();
+        let said = format!("The gateway that runs with this file would hold it back: {why}");
+        for (arguments, code) in [(&[][..], 0), (&["--against-running"], 64)] {
+            let (exit, output) = check(arguments);
+            assert_eq!(exit, Some(code), "{output}");
+            assert!(output.contains(&said), "{output}");
+        }
+    }
+    process.stop().await;
+    assert_eq!(check(&["--against-running"]).0, Some(0), "no gateway runs");
+    assert!(!check(&[]).1.contains("hold it back"));
 }
 
 #[test]

@@ -56,6 +56,7 @@ pub use net::tls::{Tls, TlsFiles};
 pub use reader::key;
 pub use reader::secret::Secret;
 pub use records::{Records, load_audit, lock_store};
+pub use removed_protections::Protections;
 pub use server::Limits;
 pub use server::exposure::{Exposure, ToolForm, offers_as_skills};
 pub use server::views::View;

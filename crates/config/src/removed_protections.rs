@@ -2,15 +2,70 @@
 //! was full or a template failed, must not open a closed endpoint or console: a reload that removes
 //! a protection is rejected, unless the file removes it explicitly.
 
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+
 use super::lock::NO_FILE;
 use super::{Config, in_use};
 use domain::approval::Mode;
 use domain::name::UpstreamId;
 
+/// The protections of a configuration in use, with which its successor is compared.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct Protections {
+    has_end: bool,
+    /// Whether the lock file approves anything.
+    has_lock: bool,
+    keys: BTreeSet<String>,
+    /// Ids of the upstreams whose approvals are enforced.
+    enforced: BTreeSet<String>,
+}
+
 impl Config {
-    /// Returns why this configuration must not replace `before`: the protections that it would
-    /// remove implicitly, one sentence for each.
-    pub fn unspoken_removals(&self, before: &Self) -> Vec<&'static str> {
+    /// Returns the protections of this configuration.
+    pub fn protections(&self) -> Protections {
+        let is_enforced = |id: &&UpstreamId| self.approvals.mode_of(id) == Mode::Enforce;
+        let ids = self.upstreams.iter().map(|upstream| &upstream.id).filter(is_enforced);
+        let keys = self.protected().into_iter().filter(|(_, is_there)| *is_there == Some(true));
+        Protections {
+            has_end: self.has_end,
+            has_lock: !self.approvals.lock.is_empty(),
+            keys: keys.map(|(key, _)| key.to_owned()).collect(),
+            enforced: ids.map(ToString::to_string).collect(),
+        }
+    }
+
+    /// Returns for each key of a protection whether it is there; `None` where nothing needs it.
+    fn protected(&self) -> [(&'static str, Option<bool>); 10] {
+        let Self { auth, approvals, .. } = self;
+        let has_subjects = !auth.certificates.is_empty();
+        [
+            ("access", Some(self.access.is_some())),
+            ("access.cedar", Some(self.has_policy_file())),
+            ("admin.token", self.needs_sign_in()),
+            ("auth", Some(auth.required)),
+            // Without subjects, every certificate of the CA is accepted as a caller.
+            ("auth.mtls", (auth.takes_certificates || has_subjects).then_some(has_subjects)),
+            ("server.tls", Some(self.server.tls.is_some())),
+            ("audit", Some(self.audit.is_some())),
+            ("approvals.approvers", Some(approvals.needs_two)),
+            ("approvals.require_reason", Some(approvals.requires_reason)),
+            ("approvals.unseen", Some(!approvals.allows_unseen)),
+        ]
+    }
+
+    /// Returns why a gateway with the protections `before` would hold this configuration back, one
+    /// sentence for each reason. Whether the file is the beginning of the one in use is not known.
+    pub fn held_back(&self, before: &Protections) -> Vec<String> {
+        let lost_end = before.has_end && !self.has_end;
+        let removals = self.unspoken_removals(before).into_iter().map(str::to_owned);
+        lost_end.then(|| cut_off("")).into_iter().chain(removals).collect()
+    }
+
+    /// Returns why this configuration must not replace one with the protections `before`: those
+    /// that it would remove implicitly, one sentence for each.
+    pub fn unspoken_removals(&self, before: &Protections) -> Vec<&'static str> {
         let removed = self.removals(before);
         let is_removed = |key| removed.contains(&key);
         let removals = [
@@ -68,7 +123,7 @@ impl Config {
             ),
             (
                 self.approvals.lock.digest == NO_FILE
-                    && !before.approvals.lock.is_empty()
+                    && before.has_lock
                     && self.upstreams.iter().any(|up| self.approvals.mode_of(&up.id) != Mode::Off),
                 "approvals.lock: the lock file is gone; restore it, or restart the gateway if that is meant",
             ),
@@ -93,35 +148,16 @@ impl Config {
         }
         let more = if gone.len() > NAMED { ", …" } else { "" };
         let gone = gone[..gone.len().min(NAMED)].join(", ");
-        Some(format!(
-            "end: the file may have lost its end ({gone}{more}); restore it, or, if that is meant, end it with \
-             the table [end], or run `promptgate reload --accept`"
-        ))
+        Some(cut_off(&format!(" (missing or changed: {gone}{more})")))
     }
 
     /// Returns the keys of the protections that `before` has and this configuration lacks. The
     /// audit log is removed only by `audit.path = ""`, which is explicit.
-    pub fn removals(&self, before: &Self) -> Vec<&'static str> {
-        let removals = [
-            (before.access.is_some() && self.access.is_none(), "access"),
-            (before.has_policy_file() && !self.has_policy_file(), "access.cedar"),
-            (
-                before.needs_sign_in() == Some(true) && self.needs_sign_in() == Some(false),
-                "admin.token",
-            ),
-            (before.auth.required && !self.auth.required, "auth"),
-            (self.takes_other_certificates(before), "auth.mtls"),
-            (before.server.tls.is_some() && self.server.tls.is_none(), "server.tls"),
-            (before.audit.is_some() && self.audit.is_none(), "audit"),
-            (self.unenforced(before).next().is_some(), "approvals"),
-            (before.approvals.needs_two && !self.approvals.needs_two, "approvals.approvers"),
-            (
-                before.approvals.requires_reason && !self.approvals.requires_reason,
-                "approvals.require_reason",
-            ),
-            (!before.approvals.allows_unseen && self.approvals.allows_unseen, "approvals.unseen"),
-        ];
-        removals.into_iter().filter(|(is_removed, _)| *is_removed).map(|(_, key)| key).collect()
+    pub fn removals(&self, before: &Protections) -> Vec<&'static str> {
+        let open = self.protected().into_iter().filter(|(_, is_there)| *is_there == Some(false));
+        let removed = open.map(|(key, _)| key).filter(|key| before.keys.contains(*key));
+        let approvals = self.unenforced(before).next().map(|_| "approvals");
+        removed.chain(approvals).collect()
     }
 
     /// Whether a non-empty file of policies is configured.
@@ -129,25 +165,25 @@ impl Config {
         self.access.as_ref().is_some_and(|access| access.rules.has_file())
     }
 
-    /// Whether every certificate of the CA is now accepted as a caller, unlike before.
-    fn takes_other_certificates(&self, before: &Self) -> bool {
-        let is_open = self.auth.takes_certificates && self.auth.certificates.is_empty();
-        is_open && !before.auth.certificates.is_empty()
-    }
-
     /// Whether visitors of the admin API sign in; `None` if the admin API is disabled.
     fn needs_sign_in(&self) -> Option<bool> {
         self.admin.as_ref().map(|admin| admin.token.is_some() || admin.oidc.is_some())
     }
 
-    /// Returns the upstreams whose approvals `before` enforces, and this configuration does not.
-    fn unenforced<'a>(&'a self, before: &'a Self) -> impl Iterator<Item = &'a UpstreamId> {
-        let is_enforced =
-            |config: &Self, id: &UpstreamId| config.approvals.mode_of(id) == Mode::Enforce;
-        let stay = before.upstreams.iter().map(|upstream| &upstream.id);
-        let stay = stay.filter(|id| self.upstreams.iter().any(|upstream| upstream.id == **id));
-        stay.filter(move |id| is_enforced(before, id) && !is_enforced(self, id))
+    /// Returns the upstreams whose approvals were enforced before, and are not any more.
+    fn unenforced<'a>(&'a self, before: &'a Protections) -> impl Iterator<Item = &'a UpstreamId> {
+        let ids = self.upstreams.iter().map(|upstream| &upstream.id);
+        let were_enforced = ids.filter(|id| before.enforced.contains(id.as_str()));
+        were_enforced.filter(|id| self.approvals.mode_of(id) != Mode::Enforce)
     }
+}
+
+/// Returns the error of a file that looks as if it had lost its end.
+fn cut_off(detail: &str) -> String {
+    format!(
+        "end: the line `[end]` is missing, so the file may be cut off{detail}. Restore the file. If it is complete, \
+         add `[end]`, or run `promptgate reload --accept`"
+    )
 }
 
 /// The number of lost keys that the error names.
@@ -175,7 +211,7 @@ mod tests {
     }
 
     fn removals(before: &str, after: &str) -> Vec<&'static str> {
-        let why = parse(after).unspoken_removals(&parse(before));
+        let why = parse(after).unspoken_removals(&parse(before).protections());
         why.into_iter().map(|why| why.split(':').next().unwrap_or_default()).collect()
     }
 
@@ -281,7 +317,7 @@ rate = "100/m"
 "),
         );
         let why = cut.lost_end(&whole).unwrap();
-        assert!(why.contains("(limits.1.name") && why.contains("reload --accept"), "{why}");
+        assert!(why.contains("changed: limits.1.name") && why.contains("reload --accept"), "{why}");
     }
 
     #[test]
@@ -314,12 +350,27 @@ page_size = 7
     }
 
     #[test]
+    fn what_is_held_back_is_known_from_the_recorded_protections_alone() {
+        let whole = parse(&format!("{}{RULE}[end]\n", key()));
+        let recorded = serde_json::to_string(&whole.protections()).unwrap();
+        let recorded: Protections = serde_json::from_str(&recorded).unwrap();
+        assert_eq!(whole.held_back(&recorded), [""; 0]);
+        let keys = |text: &str| -> Vec<String> {
+            let why = parse(text).held_back(&recorded);
+            why.iter().map(|why| why.split(':').next().unwrap_or_default().to_owned()).collect()
+        };
+        assert_eq!(keys(&format!("{}{RULE}", key())), ["end"]);
+        assert_eq!(keys(&format!("{}[end]\n", key())), ["access"]);
+        assert_eq!(keys(""), ["end", "access", "auth"]);
+    }
+
+    #[test]
     fn f6_each_protection_can_be_removed_explicitly() {
         let before = key() + RULE;
         let open_rule = "[[access.rules]]\nallow = [\"list\", \"get\", \"complete\"]\n";
         let after = format!("[auth]\nrequired = false\n{open_rule}[audit]\npath = \"\"\n");
         assert_eq!(removals(&before, &after), Vec::<&str>::new());
-        assert_eq!(parse(&after).removals(&parse(&before)), ["auth", "audit"]);
+        assert_eq!(parse(&after).removals(&parse(&before).protections()), ["auth", "audit"]);
         assert_eq!(
             removals(&before, &format!("[auth]\nrequired = \"auto\"\n{open_rule}")),
             ["auth"]
@@ -332,12 +383,12 @@ page_size = 7
         let cert = "cert.pem".into();
         let key = "key.pem".into();
         before.server.tls = Some(Tls { cert, key, client_ca: None });
-        let why = parse("").unspoken_removals(&before);
+        let why = parse("").unspoken_removals(&before.protections());
         assert_eq!(why.len(), 1);
         assert!(why[0].starts_with("server.tls: "), "{why:?}");
         let plain = parse("[server]\ntls = { cert = \"\", key = \"\" }\n");
-        assert_eq!(plain.unspoken_removals(&before), Vec::<&str>::new());
-        assert_eq!(plain.removals(&before), ["server.tls"]);
+        assert_eq!(plain.unspoken_removals(&before.protections()), Vec::<&str>::new());
+        assert_eq!(plain.removals(&before.protections()), ["server.tls"]);
     }
 
     #[test]
@@ -348,13 +399,13 @@ page_size = 7
         before.auth.certificates = vec![Certificate { subject: "CN=ci".to_owned(), caller }];
         let mut after = parse("");
         after.auth.takes_certificates = true;
-        let why = after.unspoken_removals(&before);
+        let why = after.unspoken_removals(&before.protections());
         assert!(why.len() == 1 && why[0].starts_with("auth.mtls: "), "{why:?}");
         after.auth.takes_all_by_choice = parse("auth.mtls = []\n").auth.takes_all_by_choice;
-        assert_eq!(after.unspoken_removals(&before), Vec::<&str>::new());
-        assert_eq!(after.removals(&before), ["auth.mtls"]);
+        assert_eq!(after.unspoken_removals(&before.protections()), Vec::<&str>::new());
+        assert_eq!(after.removals(&before.protections()), ["auth.mtls"]);
         after.auth.takes_certificates = false;
-        assert_eq!(after.removals(&before), Vec::<&str>::new());
+        assert_eq!(after.removals(&before.protections()), Vec::<&str>::new());
     }
 
     #[test]
@@ -386,7 +437,7 @@ page_size = 7
         let formats = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/formats");
         std::fs::copy(formats.join("lock-3/promptgate.lock"), &lock).unwrap();
         let enforced = parse("[approvals]\nmode = \"enforce\"\n");
-        let removals = |after: &Config| after.unspoken_removals(&enforced).len();
+        let removals = |after: &Config| after.unspoken_removals(&enforced.protections()).len();
         assert_eq!(removals(&enforced), 0);
         assert_eq!(removals(&parse("")), 1);
         assert_eq!(removals(&parse("[approvals]\nmode = \"warn\"\n")), 0);
@@ -397,10 +448,10 @@ page_size = 7
             &[],
         );
         assert_eq!(removals(&own.unwrap()), 0);
-        assert_eq!(parse("").removals(&enforced), ["approvals"]);
+        assert_eq!(parse("").removals(&enforced.protections()), ["approvals"]);
         std::fs::remove_file(&lock).unwrap();
         let enforce = "[approvals]\nmode = \"enforce\"\n";
-        let why = parse(enforce).unspoken_removals(&enforced);
+        let why = parse(enforce).unspoken_removals(&enforced.protections());
         assert!(why[0].starts_with("approvals.lock: the lock file is gone"), "{why:?}");
     }
 

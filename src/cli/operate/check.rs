@@ -12,6 +12,7 @@ use crate::cli::shared::args::Output;
 use crate::cli::shared::failure::Failure;
 use crate::cli::shared::load::load;
 use crate::cli::shared::output::{printable, prompts};
+use crate::cli::shared::running::Running;
 use base::platform::wall_clock;
 use config::error::Origin;
 use config::{Config, ConfigError, Transport, UpstreamSettings, variables};
@@ -43,6 +44,25 @@ pub(crate) fn run(path: &Path, output: &Output) -> Result<(), Failure> {
         1 => Err(Failure::new("1 prompt file is not valid")),
         n => Err(Failure::new(format!("{n} prompt files are not valid"))),
     }
+}
+
+/// Compares the file with the gateway that runs with it, if there is one.
+///
+/// # Errors
+/// With exit code 64 if that gateway would hold the file back.
+pub(crate) fn against_running(path: &Path) -> Result<(), Failure> {
+    match held_back(path, &load(path)?).as_slice() {
+        [] => Ok(()),
+        held => Err(Failure::usage(held.join("\n"))),
+    }
+}
+
+/// Returns why the gateway that runs with the file would hold it back.
+fn held_back(path: &Path, config: &Config) -> Vec<String> {
+    let running = Running::find(path).into_iter();
+    let reasons = running.flat_map(|running| config.held_back(&running.protections));
+    let said = |why| format!("The gateway that runs with this file would hold it back: {why}");
+    reasons.map(said).collect()
 }
 
 /// The prompts that the gateway would read from one library.
@@ -83,11 +103,13 @@ fn libraries(config: &Config) -> (Vec<Library<'_>>, Vec<Option<PromptList>>) {
     (libraries, lists)
 }
 
-/// Returns warnings about a valid configuration, one line each with its place: remarks on prompts,
-/// names that match nothing known, lists of several pages, and secret files that git tracks.
+/// Returns warnings about a valid configuration, one line each with its place: what the running
+/// gateway would hold back, remarks on prompts, names that match nothing known, lists of several
+/// pages, and secret files that git tracks.
 pub(crate) fn warnings(path: &Path, config: &Config, lists: &[Option<PromptList>]) -> Vec<String> {
     let remarks = lists.iter().flatten().flat_map(|list| list.remarks.clone());
-    let mut warnings: Vec<_> = remarks.collect();
+    let mut warnings = held_back(path, config);
+    warnings.extend(remarks);
     let known = KnownPrompts::new(config, lists);
     warnings.extend(known.warnings(path));
     warnings.extend(endpoint_bounds::warnings(config, known.catalog()));

@@ -3,6 +3,7 @@
 
 use std::io::{self, IsTerminal};
 use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::Notify;
 
@@ -16,7 +17,7 @@ use crate::cli::shared::runtime::runtime;
 use base::platform::processes::gateway_depth;
 use base::platform::service_manager::{self, ServiceState};
 use calls::UpstreamStatus;
-use config::from_here;
+use config::{Config, from_here};
 use front::downstream::StdioStreams;
 use telemetry::log::Logging;
 
@@ -29,16 +30,19 @@ pub(crate) fn http(path: &Path) -> Result<(), Failure> {
         shutdown::handle_file_size_signal();
         raise_open_file_limit();
         let terminated = shutdown::termination_signal();
+        let protections = config.protections();
         let app = App::start(config).await.map_err(|error| Failure::new(error.to_string()))?;
-        let source = source(path, &logging);
+        let url = app.url().unwrap_or_default();
+        let admin = app.admin_addr().map(|addr| format!("http://{}", from_here(addr)));
+        let record = Mutex::new(Running::record(path, url.clone(), admin.clone(), protections));
+        let source = source(path, &logging, move |config| {
+            record.lock().unwrap_or_else(PoisonError::into_inner).renew(config.protections());
+        });
         let hang_up = Notify::new();
         let hang_ups = shutdown::reload_signals(&hang_up);
         let reloads = app.watch_config(&source, &hang_up);
         service_manager::notify(ServiceState::Ready("serving"));
         // Errors of standard output are ignored: serving does not depend on it.
-        let url = app.url().unwrap_or_default();
-        let admin = app.admin_addr().map(|addr| format!("http://{}", from_here(addr)));
-        let _recorded = Running::record(path, url.clone(), admin.clone());
         let _ = print(&format!("promptgate {} listens on {url}", env!("CARGO_PKG_VERSION")));
         let summary = async {
             let upstreams = app.summary().await;
@@ -78,7 +82,7 @@ pub(crate) fn stdio(path: &Path) -> Result<(), Failure> {
         let terminated = shutdown::termination_signal();
         let app = App::new(config).map_err(|error| Failure::new(error.to_string()))?;
         let streams = StdioStreams { input: tokio::io::stdin(), output: tokio::io::stdout() };
-        let source = source(path, &logging);
+        let source = source(path, &logging, |_| {});
         let hang_up = Notify::new();
         let hang_ups = shutdown::reload_signals(&hang_up);
         let reloads = app.watch_config(&source, &hang_up);
@@ -124,9 +128,14 @@ fn check_depth() -> Result<(), Failure> {
     }
 }
 
-/// Returns the source of reloads.
-fn source(path: &Path, logging: &Logging) -> ConfigSource {
-    ConfigSource { path: path.to_owned(), load: load_supervised, logs: logging.control().clone() }
+/// Returns the source of reloads; `in_use` gets each configuration that has come into use.
+fn source(
+    path: &Path,
+    logging: &Logging,
+    in_use: impl Fn(&Config) + Send + Sync + 'static,
+) -> ConfigSource {
+    let logs = logging.control().clone();
+    ConfigSource { path: path.to_owned(), load: load_supervised, logs, in_use: Arc::new(in_use) }
 }
 
 /// Returns how the process ends: with a failure if a task has failed, so that the service manager

@@ -56,9 +56,9 @@ pub(crate) enum Command {
     /// Validate the configuration and report every mistake with its line
     ///
     /// Also reads the prompts of libraries, and warns of overlays, views, rules, limits and probes
-    /// that match nothing known. Exit code: 64 if there is a mistake; 1 if a prompt file is not
-    /// valid, and with --dial also if an upstream does not answer, or the store of the cluster
-    /// cannot be used.
+    /// that match nothing known, and of changes that the gateway which runs with this file would
+    /// hold back. Exit code: 64 if there is a mistake; 1 if a prompt file is not valid, and with
+    /// --dial also if an upstream does not answer, or the store of the cluster cannot be used.
     Check {
         #[command(flatten)]
         file: ConfigFile,
@@ -95,6 +95,9 @@ pub(crate) enum Command {
     Config(ConfigCommand),
     /// Print the JSON Schema of gateway.toml, for editors
     Schema,
+        /// Exit with code 64 if the gateway that runs with this file would hold it back
+        #[arg(long)]
+        against_running: bool,
     /// Print the completions of a shell
     Completions {
         #[arg(value_enum)]

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use base::seal;
 use base::seal::hex::hex;
+use config::Protections;
 
 /// A gateway that serves over HTTP on this machine.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
@@ -18,16 +19,35 @@ pub(crate) struct Running {
     pub endpoint: String,
     /// URL of the admin API; `None` if it is disabled.
     pub admin: Option<String>,
+    /// Protections that a reload must not remove implicitly; empty in the record of an older
+    /// version.
+    #[serde(default)]
+    pub protections: Protections,
 }
 
 /// Removes the record when the gateway ends. The held file shows that the gateway runs: the system
 /// releases it with the process, however that ends.
 #[must_use]
-pub(crate) struct RunningRecord(Option<(PathBuf, File)>);
+pub(crate) struct RunningRecord {
+    running: Running,
+    /// The configuration file.
+    config: PathBuf,
+    held: Option<(PathBuf, File)>,
+}
+
+impl RunningRecord {
+    /// Records the protections of the configuration that has come into use.
+    pub(crate) fn renew(&mut self, protections: Protections) {
+        if self.running.protections != protections {
+            self.running.protections = protections;
+            self.held = self.running.write(&self.config).ok().or(self.held.take());
+        }
+    }
+}
 
 impl Drop for RunningRecord {
     fn drop(&mut self) {
-        if let Some((path, _)) = &self.0
+        if let Some((path, _)) = &self.held
             // Another gateway with the same file may have replaced the record.
             && Running::read(path).is_some_and(|running| running.pid == std::process::id())
         {
@@ -39,9 +59,15 @@ impl Drop for RunningRecord {
 impl Running {
     /// Records this process as the gateway of a configuration file. Serving does not depend on it:
     /// where the record cannot be written, commands use the addresses of the file.
-    pub(crate) fn record(config: &Path, endpoint: String, admin: Option<String>) -> RunningRecord {
-        let running = Self { pid: std::process::id(), endpoint, admin };
-        RunningRecord(running.write(config).ok())
+    pub(crate) fn record(
+        config: &Path,
+        endpoint: String,
+        admin: Option<String>,
+        protections: Protections,
+    ) -> RunningRecord {
+        let running = Self { pid: std::process::id(), endpoint, admin, protections };
+        let held = running.write(config).ok();
+        RunningRecord { running, config: config.to_owned(), held }
     }
 
     fn write(&self, config: &Path) -> io::Result<(PathBuf, File)> {
