@@ -400,7 +400,7 @@ fn variables_that_have_no_effect_are_reported() {
         .output()
         .unwrap();
     let said = text(&output.stdout);
-    assert!(said.contains("PROMPTGATE_SERVER_LISTEN has no effect"), "{said}");
+    assert!(said.contains("PROMPTGATE_SERVER_LISTEN is ignored"), "{said}");
     assert!(!said.contains("PROMPTGATE_SERVICE_HOST"), "{said}");
 }
 
@@ -433,7 +433,7 @@ async fn a_new_user_gets_from_init_to_the_first_prompt() {
     assert!(text(&get.stderr).contains("code=@@none"), "{get:?}");
     let (mcp, admin) =
         (run(folder.path(), &["status", "--url", url.trim_end_matches("/mcp")]), url.clone());
-    assert!(text(&mcp.stderr).contains("perhaps the endpoint for clients"), "{mcp:?} at {admin}");
+    assert!(text(&mcp.stderr).contains("perhaps the port of clients"), "{mcp:?} at {admin}");
     let get =
         run(folder.path(), &["get", "library__explain-code", "code=x", "--json", "--url", &url]);
     let result: Value = serde_json::from_slice(&get.stdout).unwrap();

@@ -154,7 +154,7 @@ fn the_examples_for_containers_lack_nothing_but_their_secrets() {
         let secrets = [
             "cannot read /run/secrets/",
             "is required beyond loopback",
-            "is not set: set it",
+            "is not set. Set it",
             // They are in the environment, or in files that are not here.
             "needs server.seal_key",
             "is required with cluster.username",

@@ -212,8 +212,7 @@ fn read_oidc(mut section: Section<'_>, proxies: &Proxies) -> Option<Oidc> {
             section.mistake("client_id", "must be the id of the console at the OpenID provider");
         }
         if viewers.is_empty() && testers.is_empty() && approvers.is_empty() {
-            let why =
-                "is empty, and testers and approvers are, so nobody could sign in; name a group";
+            let why = "is empty, like testers and approvers: no one could sign in; name a group";
             section.mistake("viewers", why);
         }
     }

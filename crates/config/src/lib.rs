@@ -444,7 +444,7 @@ rollback = {}
 fn end(root: &mut Section<'_>, text: &str) -> bool {
     let has_end = root.has("end");
     if has_end && !text.is_empty() && !removed_protections::ends_with_end(text) {
-        root.mistake("end", "must be the last table: move what is behind it in front of it");
+        root.mistake("end", "must come last: move the tables below it above it");
     }
     root.section("end").finish();
     has_end
@@ -723,8 +723,8 @@ mod tests {
         let starts = [
             "gateway.toml:2: server.lisen: unknown key; did you mean `listen`?",
             "gateway.toml:3: server.path: must be a path such as",
-            "gateway.toml:4: server.seal_key: environment variable NOT_SET is not set: set it, for \
-             which a running gateway needs a restart, or use { file",
+            "gateway.toml:4: server.seal_key: environment variable NOT_SET is not set. Set it and \
+             restart the gateway, or use { file",
             "gateway.toml:6: server.limits.body_size: must be a size such as",
             "gateway.toml:7: server.limits.streams: must be a whole number from 1 to 1000000",
             "gateway.toml:9: naming.separator: must be 1 to 8 visible",
@@ -792,7 +792,7 @@ mod tests {
             ),
             (
                 "[upstreams.c]\ntransport = \"stdio\"\ncommand = \"uvx\"\nargs = [\"x\"]\n",
-                "g.toml:4: upstreams.c.args: belongs into command: command = [",
+                "g.toml:4: upstreams.c.args: belongs in command: command = [",
             ),
             (
                 "[mcpServers.fetch]\ncommand = \"uvx\"\n",

@@ -60,7 +60,7 @@ fn read(
     let ids: Vec<_> =
         upstreams.iter().map(|upstream| format!("{:?}", upstream.id.as_str())).collect();
     let rule = if ids.is_empty() {
-        "the id of an upstream, of which there is none".to_owned()
+        "the id of an upstream; the file has no upstream".to_owned()
     } else {
         format!("the id of an upstream: one of {}", ids.join(", "))
     };

@@ -77,13 +77,13 @@ impl Config {
             (
                 is_removed("access.cedar")
                     && self.access.as_ref().is_some_and(|access| !access.is_fileless_by_choice),
-                "access.cedar: the file names no policies any more, so what they forbid would be open; if that is meant, \
+                "access.cedar: the file names no policies any more, so everything that they forbid would be open; if that is meant, \
                  set access.cedar = \"\"",
             ),
             (
                 is_removed("admin.token")
                     && self.admin.as_ref().is_some_and(|admin| !admin.is_open_by_choice),
-                "admin.token: the file has no way to sign in to the console and the admin API any more, so whoever \
+                "admin.token: the file has no way to sign in to the console and the admin API any more, so anyone who \
                  reaches their address could look; if that is meant, set admin.token = {}",
             ),
             (
@@ -103,7 +103,7 @@ impl Config {
             ),
             (
                 self.unenforced(before).any(|id| !self.approvals.is_mode_given(id)),
-                "approvals: the file enforces no approvals for an upstream any more, so prompts that nobody approved \
+                "approvals: the file enforces no approvals for an upstream any more, so prompts without an approval \
                  would be served; if that is meant, set approvals.mode, or approval of the upstream",
             ),
             (
@@ -118,7 +118,7 @@ impl Config {
             ),
             (
                 is_removed("approvals.unseen") && !self.approvals.is_given("unseen"),
-                "approvals.unseen: the file no longer refuses texts that nobody has seen; if that is meant, set \
+                "approvals.unseen: the file no longer refuses texts that no person has seen; if that is meant, set \
                  unseen = \"ask\"",
             ),
             (
@@ -419,9 +419,7 @@ page_size = 7
         let mistake = |text: &str| {
             schema_check::parse("g", text, Path::new(""), &[]).unwrap_err().to_string()
         };
-        assert!(
-            mistake("[end]\n[listing]\npage_size = 7\n").contains("end: must be the last table")
-        );
+        assert!(mistake("[end]\n[listing]\npage_size = 7\n").contains("end: must come last"));
         assert!(mistake("[end]\nkey = 1\n").contains("end.key: unknown key"));
     }
 

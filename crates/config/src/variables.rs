@@ -58,8 +58,8 @@ pub fn hint(name: &str) -> String {
     }
     let key = name.strip_prefix(PREFIX).unwrap_or(name).replacen('_', LEVELS, 1);
     format!(
-        "{name} has no effect: it is no variable of promptgate, and no secret names it; an override has two \
-         underscores between the levels, such as {ENV_PREFIX}{key}"
+        "{name} is ignored: no secret names it. Did you mean {ENV_PREFIX}{key}, with two underscores between the \
+         levels?"
     )
 }
 

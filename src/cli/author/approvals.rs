@@ -398,7 +398,7 @@ const NONE: &str = "No upstream offers a prompt, and the lock file has none.";
 fn confirm(what: &str) -> Result<(), Failure> {
     if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
         return Err(Failure::usage(
-            "There is no terminal to ask on. Look at what is above, then run the command with --yes.",
+            "There is no terminal to ask on. Read the changes above, then run the command with --yes.",
         ));
     }
     eprint!("{what}? [y/N] ");

@@ -352,8 +352,8 @@ const NOT_FOUND: &str = r#""reason":"not_found""#;
 fn failure(url: &str, kind: Kind) -> Failure {
     let no_endpoint = || {
         format!(
-            "There is no endpoint at {url}: give the path of the endpoint (server.path, by default /mcp) \
-             with --url, at the port of server.listen, not of admin.listen"
+            "There is no endpoint at {url}. Use the port of server.listen and the path of server.path, such as \
+             --url http://127.0.0.1:8080/mcp"
         )
     };
     Failure::new(match kind {
@@ -376,7 +376,7 @@ fn failure(url: &str, kind: Kind) -> Failure {
             format!("A rate limit of the gateway at {url} refuses the call; try again {later}.")
         }
         Kind::Moved { .. } | Kind::Status { status: 300..400 | 415, .. } => format!(
-            "{url} is no endpoint, but perhaps that of the admin API or the console: give the URL of the endpoint (server.listen, not admin.listen) with --url"
+            "{url} is no endpoint; it may be the admin port. Use the port of server.listen, such as --url http://127.0.0.1:8080/mcp"
         ),
         Kind::Status { status, .. } => format!("{url} answers with HTTP {status}"),
         other => format!("{url}: {}", printable(&other.to_string())),

@@ -106,8 +106,8 @@ async fn request_once(
         let hint = match &error {
             // An admin API gives the reason in `error`; this server gives none.
             FetchError::Status { status, error: None, .. } if status.is_client_error() => {
-                "; this is no admin API, but perhaps the endpoint for clients (server.listen): \
-                 give the URL of admin.listen"
+                "; this is no admin API, perhaps the port of clients. Use the port of admin.listen, such as \
+                 --url http://127.0.0.1:9877"
                     .to_owned()
             }
             // A visitor without a token may have too low a role.

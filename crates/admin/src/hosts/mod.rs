@@ -194,7 +194,7 @@ pub fn plan(host: Host, gateway: &GatewayEndpoint<'_>) -> Plan {
                 entry["bearer_token_env_var"] = KEY_VARIABLE.into();
             }
             if !gateway.has_tools {
-                plan.notes.push("Codex knows tools only: set expose = [\"prompts\", \"tools\"] in [server], or in a view.".to_owned());
+                plan.notes.push("Codex knows tools only: the endpoint needs expose = [\"prompts\", \"tools\"], in [server] or in its view.".to_owned());
             }
             plan.place = Some(place(Format::Toml, "mcp_servers", user_file, entry));
         }

@@ -110,8 +110,8 @@ impl Section<'_> {
             }
             "env" => self.variable(text).ok_or_else(|| {
                 format!(
-                    "environment variable {text} is not set: set it, for which a running gateway \
-                     needs a restart, or use {{ file = \"path\" }}"
+                    "environment variable {text} is not set. Set it and restart the gateway, or use \
+                     {{ file = \"path\" }}, which is read again at each change"
                 )
             }),
             "file" => self

@@ -648,7 +648,7 @@ fn http_server(section: &mut Section<'_>, revision: Option<Revision>) -> Option<
 
 fn stdio(section: &mut Section<'_>) -> Option<Transport> {
     if section.has("args") {
-        let hint = "belongs into command: command = [\"uvx\", \"mcp-server-fetch\"]";
+        let hint = "belongs in command: command = [\"uvx\", \"mcp-server-fetch\"]";
         section.reject("args", hint);
         // With `args`, a `command` string is not a second mistake.
         section.ignore_rest();

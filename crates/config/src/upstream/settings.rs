@@ -156,7 +156,7 @@ pub(crate) fn settings(section: &mut Section<'_>, base: &Settings) -> Settings {
     // A mistake in the defaults is reported once, and not again for every upstream.
     let is_own = section.was_read("probe") || section.was_read("startup");
     if is_own && settings.probe >= settings.startup {
-        section.mistake("probe", "must be shorter than startup, of which it is a part");
+        section.mistake("probe", "must be shorter than startup, which includes it");
     }
     settings
 }
