@@ -106,8 +106,8 @@ pub(super) fn read(
 
 /// The keys of `[[access.rules]]`. A rule has either `allow` or `deny`.
 const RULE_KEYS: &str = r#"
-name, such as "support-only": Name that decisions, the audit log and the console show. Not set:
-    `access.rules.` and the position.
+name, such as "support only": Name that decisions, the audit log and the console show, with the same
+    characters as that of a limit. Not set: `access.rules.` and the position.
 allow, such as ["list", "get", "complete"]: Methods that the rule allows, one or more of `list`,
     `get`, `complete`, and `passthrough` for those of the upstream of `[passthrough]`.
 deny, such as ["get", "complete"]: Methods that the rule denies. It wins over `allow`.
@@ -122,15 +122,16 @@ prompts, such as ["draft-*"]: Patterns of raw names, and of the paths of skills,
 states, such as ["approved"]: States of approval. Not set: all. See docs/approvals.md#states.
 "#;
 
-/// Reads the name of a rule: unique, not "none", and without the commas that separate the names in
-/// a decision.
+/// Reads the name of a rule: unique, and none of those that decisions use for other reasons.
 fn rule_name(table: &mut Section<'_>, earlier: &RuleSet) -> Option<String> {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
-    let name =
-        table.parsed("name", "1 to 64 letters, digits, - and _, and not \"none\"", |text| {
-            let is_name = (1..=64).contains(&text.len()) && text.chars().all(is_plain);
-            (is_name && text != NO_RULE).then(|| text.to_owned())
-        })?;
+    let name = table.name()?;
+    if name == NO_RULE || ["access.rules.", "cedar "].iter().any(|begin| name.starts_with(begin)) {
+        table.mistake(
+            "name",
+            "must not be \"none\", nor begin with \"access.rules.\" or \"cedar \"",
+        );
+        return None;
+    }
     if earlier.number(&name).is_some() {
         table.mistake("name", "another rule already has this name; set another one");
         return None;
@@ -228,10 +229,21 @@ mod tests {
         let verdict = access.decide(&Caller::anonymous(), Method::Get, crm);
         assert_eq!(verdict.reasons, ["access.rules.2", "sales-only"]);
         let long = "x".repeat(65);
-        for wrong in ["", "none", "access.rules.2", "a b", "cedar x", "a,b", &long] {
+        for wrong in ["", " a", "a\nb", "a,b", "a\"b", &long] {
             let error = read(&named(wrong)).err().expect(wrong);
             assert!(error.contains("access.rules.1.name: must be 1 to 64 letters"), "{error}");
+            let limit = read(&format!("[[limits]]\nname = {wrong:?}\nrate = \"1/s\"\n"));
+            assert!(
+                limit
+                    .err()
+                    .is_some_and(|error| error.contains("limits.1.name: must be 1 to 64 letters"))
+            );
         }
+        for taken in ["none", "access.rules.2", "cedar x"] {
+            let error = read(&named(taken)).err().expect(taken);
+            assert!(error.contains("access.rules.1.name: must not be"), "{error}");
+        }
+        assert!(read(&named("sales (gets: 5/m) écrit")).is_ok());
         let twice = read(&(named("one") + &named("one"))).err().unwrap();
         assert!(twice.contains("access.rules.2.name: another rule already has"), "{twice}");
     }

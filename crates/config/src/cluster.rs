@@ -125,7 +125,7 @@ const NAME_RULE: &str = "\"\" or 1 to 64 visible ASCII characters";
 pub(super) fn read(mut section: Section<'_>, has_seal_key: bool) -> Option<Cluster> {
     let cluster = Cluster::read_keys(&mut section);
     let is_used = !cluster.servers.is_empty();
-    if is_used && !has_seal_key {
+    if is_used && !has_seal_key && !section.is_broken("server.seal_key") {
         section.mistake(
             "store",
             "needs server.seal_key, the same for all replicas: they read each other's sessions and cursors; create \

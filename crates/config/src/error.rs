@@ -95,6 +95,12 @@ impl Mistakes {
         self.found.borrow().iter().any(|mistake| mistake.key == key)
     }
 
+    /// Returns whether there is a mistake in the table at the dotted `key`, or below it.
+    pub(super) fn has_below(&self, key: &str) -> bool {
+        let is_below = |rest: &str| rest.is_empty() || rest.starts_with('.');
+        self.found.borrow().iter().any(|found| found.key.strip_prefix(key).is_some_and(is_below))
+    }
+
     /// Returns the number of mistakes so far.
     pub(super) fn count(&self) -> usize {
         self.found.borrow().len()
@@ -111,8 +117,16 @@ impl Mistakes {
         Err(ConfigError { file: file.to_owned(), mistakes, files: files.to_vec() })
     }
 
-    /// Returns the origin of a key, or of the closest table around it.
+    /// Returns the origin of a key, or of the closest table around it. The origin of a table that
+    /// only variables set is the first of them.
     pub(super) fn origin(&self, key: &str) -> Origin {
+        if !self.origins.contains_key(key) {
+            let is_in = |own: &str| own.strip_prefix(key).is_some_and(|rest| rest.starts_with('.'));
+            let inner = self.origins.iter().filter(|(own, _)| is_in(own));
+            if let Some((_, origin)) = inner.min_by_key(|(own, _)| *own) {
+                return origin.clone();
+            }
+        }
         let mut key = key;
         loop {
             if let Some(origin) = self.origins.get(key) {

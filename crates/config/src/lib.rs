@@ -290,6 +290,8 @@ impl Config {
         let auth = auth::read(root.section("auth"), client_ca, &proxies);
         let passthrough = passthrough::read(root.section("passthrough"), &mut upstreams, &disabled);
         root.reject("rest", "its name is [passthrough]");
+        root.reject("callers", "its name is [[auth.api_keys]]");
+        root.reject("rules", "its name is [[access.rules]]");
         let access = access::read(root.section("access"), &upstreams, &disabled, &auth);
         let server = server::read(server, tls, &auth);
         let login = upstream::first_login(&upstreams);
@@ -300,6 +302,7 @@ impl Config {
             upstream::name_issuer(&mut upstreams, &jwt.issuer);
         } else if let Some(exchanging) =
             upstreams.iter().find(|upstream| upstream.exchanges_tokens())
+            && !root.is_broken("auth.jwt")
         {
             let key = format!("upstreams.{}.credential.exchange", exchanging.id);
             root.mistake(&key, "needs auth.jwt: without it no caller brings a token");
@@ -811,14 +814,97 @@ mod tests {
     #[test]
     fn k1_a_duplicate_key_is_named_and_json_is_recognised() {
         for (toml, expected) in [
-            ("[server]\nname = \"a\"\nname = \"b\"\n", "gateway.toml:3: duplicate key `name`"),
-            ("[server]\n[server]\n", "gateway.toml:2: duplicate key `server`"),
+            (
+                "[server]\nname = \"a\"\nname = \"b\"\n",
+                "gateway.toml:3: duplicate key `name`; remove",
+            ),
+            (
+                "[server]\n[server]\n",
+                "gateway.toml:2: duplicate key `server`, which is in line 1 already; ",
+            ),
+            (
+                "[a]\nb = 1\n[b]\n[a]\n",
+                "gateway.toml:4: duplicate key `a`, which is in line 1 already; ",
+            ),
+            ("[a]\nb = 1\n[a.b]\n", "gateway.toml:3: duplicate key `b`; remove"),
+            ("[server]\nname = \"a\n", "gateway.toml:2: the text has no closing \" in its line"),
+            (
+                "[server]\nname = a\n",
+                "gateway.toml:2: the value is missing, or is a text without quotes",
+            ),
             ("{\"mcpServers\": {}}", "gateway.toml:1: "),
         ] {
             let error = mistakes(toml);
             assert!(error[0].starts_with(expected), "{error:?}");
         }
         assert!(mistakes("{\"mcpServers\": {}}")[0].contains("promptgate import FILE"));
+    }
+
+    #[test]
+    fn one_mistake_is_one_message() {
+        let key = format!("[[auth.api_keys]]\nid = \"ci\"\nhash = \"sha256:{}\"\n", "0".repeat(63));
+        let users = "[[access.rules]]\nallow = [\"get\"]\nupstreams = [\"crm\"]\n[views.v]\nupstreams = [\"crm\"]\n\
+            [passthrough]\nupstream = \"crm\"\n[[overlays]]\nupstream = \"crm\"\nprompt = \"*\"\ndrop = true\n";
+        let renamed = |id| {
+            format!(
+                "[upstreams.{id}]\ntransport = \"library\"\npath = \".\"\n{}",
+                users.replace("crm", id)
+            )
+        };
+        for (text, expected) in [
+            (format!("[upstreams.crm]\ntransport = \"streamable-http\"\n{users}"), "gateway.toml:2: upstreams.crm.transport: must be"),
+            (format!("[upstreams.crm]\ntransport = \"http\"\n{users}"), "gateway.toml:1: upstreams.crm.url: is required"),
+            (renamed("my_crm"), "gateway.toml:1: upstreams.my_crm: an upstream id must have"),
+            (format!("[server]\nlisten = \"0.0.0.0:8080\"\n{key}"), "gateway.toml:5: auth.api_keys.1.hash: must be"),
+            (format!("{key}[auth]\nrequired = true\n"), "gateway.toml:3: auth.api_keys.1.hash: must be"),
+            ("[server]\nseal_key = { value = \"x\" }\n[cluster]\nstore = \"redis://127.0.0.1:1\"\n".to_owned(), "gateway.toml:2: server.seal_key: "),
+        ] {
+            let found = mistakes(&text);
+            assert!(found.len() == 1 && found[0].starts_with(expected), "{text}\n{found:#?}");
+        }
+    }
+
+    #[test]
+    fn a_table_of_the_wrong_kind_is_told_how_it_is_written() {
+        for (text, expected) in [
+            ("[limits]\nrate = \"1/s\"\n", "limits: must be an array of tables: write [[limits]]"),
+            (
+                "[access.rules]\nallow = [\"get\"]\n",
+                "access.rules: must be an array of tables: write [[access.rules]]",
+            ),
+            (
+                "[[rollouts]]\nprompt = \"a\"\nto = \"b\"\nsteps = {}\n",
+                "rollouts.1.steps: must be an array of tables: write [[rollouts.steps]]",
+            ),
+            (
+                "[[upstreams]]\ntransport = \"http\"\n",
+                "upstreams: must be a table: write [upstreams.NAME]",
+            ),
+            (
+                "[views]\nupstreams = [\"a\"]\n",
+                "views.upstreams: must be a table: write [views.NAME]",
+            ),
+            ("[[server]]\nname = \"a\"\n", "server: must be a table: write [server]"),
+            ("[[callers]]\nid = \"ci\"\n", "callers: its name is [[auth.api_keys]]"),
+            (
+                "[server.limits]\nshare = 5\n",
+                "server.limits.share: must be a number from 0 to 1: 0.05 is 5 %",
+            ),
+            (
+                "[server.limits]\nshare = \"5%\"\n",
+                "server.limits.share: must be a number from 0 to 1: 0.05 is 5 %",
+            ),
+        ] {
+            let found = mistakes(text);
+            assert!(found.len() == 1 && found[0].ends_with(expected), "{text}\n{found:#?}");
+        }
+    }
+
+    #[test]
+    fn a_misspelt_override_is_named_by_its_variable() {
+        let env = [("PROMPTGATE__SERVR__LISTEN".to_owned(), "1".to_owned())];
+        let error = Config::parse("gateway.toml", "", Path::new(""), &env).unwrap_err().to_string();
+        assert!(error.starts_with("PROMPTGATE__SERVR__LISTEN: servr: unknown key"), "{error}");
     }
 
     #[test]

@@ -49,7 +49,8 @@ const PER: [(&str, Per); 5] = [
 
 /// The keys of `[[limits]]`.
 const KEYS: &str = r#"
-name: Name that the client gets when a request is refused. Not set: `limit` and its position.
+name, such as "gets per caller": Name that the client gets when a request is refused: 1 to 64 letters,
+    digits, signs and inner spaces, without commas, `"` and `\`. Not set: `limit` and its position.
 per = [], such as ["caller"]: Key of the buckets: one for each combination of `caller`, `upstream`,
     `prompt`, `method` and `address`. `[]`: one bucket for all.
 methods, such as ["prompts/get"]: Counted calls: `prompts/list`, `prompts/get`,
@@ -85,7 +86,7 @@ pub fn default_limit_name(index: usize) -> String {
 fn read(table: &mut Section<'_>, index: usize) -> Option<Limit> {
     table.explain(KEYS);
     table.reject_empty(&["methods", "callers"]);
-    let name = table.optional_text("name").unwrap_or_else(|| default_limit_name(index));
+    let name = table.name().unwrap_or_else(|| default_limit_name(index));
     let per = table.choices("per", &PER);
     let mut methods = Vec::new();
     for text in table.texts("methods") {

@@ -56,6 +56,11 @@ fn read(
     disabled: &[UpstreamId],
 ) -> Option<Overlay> {
     section.explain(KEYS);
+    let named = section.unread_text("upstream");
+    if named.is_some_and(|id| section.is_broken(&format!("upstreams.{id}"))) {
+        section.ignore_rest();
+        return None;
+    }
     let mistakes = section.mistake_count();
     let ids: Vec<_> =
         upstreams.iter().map(|upstream| format!("{:?}", upstream.id.as_str())).collect();

@@ -21,9 +21,11 @@ pub(super) fn read(
 ) -> Option<UpstreamId> {
     section.explain(KEYS);
     let named = section.optional_text("upstream");
-    if let Some(name) =
-        named.as_deref().filter(|name| known_id(name, upstreams, disabled).is_none())
-    {
+    let is_unknown = |name: &&str| {
+        known_id(name, upstreams, disabled).is_none()
+            && !section.is_broken(&format!("upstreams.{name}"))
+    };
+    if let Some(name) = named.as_deref().filter(is_unknown) {
         let enabled: Vec<_> = upstreams.iter().map(|other| other.id.as_str()).collect();
         let message = format!(
             "there is no upstream {name:?}; add [upstreams.{name}], or name one of: {}",

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::reader::Section;
+use super::reader::{FRACTION, Section};
 use domain::calls::rollout::{RollbackRule, Rollout, RolloutStep};
 use domain::time::unix_time::UnixSeconds;
 
@@ -65,7 +65,7 @@ fn read(section: &mut Section<'_>) -> Option<Rollout> {
     section.choice("sticky", (), &[("caller", ())]);
     let steps = steps(section);
     if !has_share && steps.is_empty() && !section.is_rejected("steps") {
-        section.mistake("share", "is required where there are no steps: a number from 0 to 1");
+        section.mistake("share", format!("is required where there are no steps: {FRACTION}"));
     }
     section.reject("step_back", "its name is rollback");
     let rollback = rollback(section);
@@ -88,7 +88,7 @@ fn steps(section: &mut Section<'_>) -> Vec<RolloutStep> {
         let parse = |text: &str| humantime::parse_rfc3339(text).ok().map(UnixSeconds::from);
         let at = step.required("at", rule, parse);
         if !step.has("share") {
-            step.mistake("share", "is required: a number from 0 to 1");
+            step.mistake("share", format!("is required: {FRACTION}"));
         }
         let share = step.fraction("share", 0.0);
         if let Some(at) = at {
@@ -157,7 +157,7 @@ mod tests {
             steps = [{ at = \"2026-12-02T09:00:00Z\", share = 0.1 }, { at = \"2026-12-01T09:00:00Z\", share = 0.2 }, { at = \"soon\" }]\n";
         let error = parse(toml).unwrap_err().to_string();
         for expected in [
-            "rollouts.1.share: must be a number from 0 to 1",
+            "rollouts.1.share: must be a number from 0 to 1: 0.05 is 5 %",
             "rollouts.1.step_back: its name is rollback",
             "rollouts.2.to: is the same version as `from`",
             "rollouts.2.prompt: has a rollout already",

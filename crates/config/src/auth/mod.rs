@@ -124,7 +124,7 @@ pub(crate) fn read(
         stdio,
     };
     auth.required = required.unwrap_or(auth.has_method());
-    if auth.required && !auth.has_method() {
+    if auth.required && !auth.has_method() && !section.is_broken("auth") {
         let message = "every request would be refused, because no authentication method is \
                        configured: set auth.api_keys, auth.jwt or server.tls.client_ca";
         section.mistake("required", message);

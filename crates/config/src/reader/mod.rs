@@ -80,6 +80,12 @@ impl<'a> Context<'a> {
 /// Minimum of most durations: zero would be a timeout that always expires.
 pub(super) const MILLISECOND: Duration = Duration::from_millis(1);
 
+/// The values of a share.
+pub(super) const FRACTION: &str = "a number from 0 to 1: 0.05 is 5 %";
+
+/// The names of rules and limits.
+const NAME: &str = "1 to 64 letters, digits, signs and inner spaces, without commas, \" and \\";
+
 /// A number of seconds, for defaults.
 pub(super) const fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
@@ -175,6 +181,19 @@ impl<'a> Section<'a> {
         self.context.mistakes.has(&self.path(key))
     }
 
+    /// Returns whether the value or the table at a dotted key of the file has a mistake: it counts
+    /// as existing, so that a reference to it is no second mistake.
+    pub(super) fn is_broken(&self, key: &str) -> bool {
+        self.context.mistakes.has_below(key)
+    }
+
+    /// Returns the dotted key of a table, as its header names it: without numbers.
+    fn header(&self, key: &str) -> String {
+        let path = self.path(key);
+        let names = path.split('.').filter(|part| part.parse::<usize>().is_err());
+        names.collect::<Vec<_>>().join(".")
+    }
+
     /// Returns the number of mistakes in the whole configuration so far.
     pub(super) fn mistake_count(&self) -> usize {
         self.context.mistakes.count()
@@ -244,6 +263,17 @@ impl<'a> Section<'a> {
             self.mistake(key, message);
         }
         parsed
+    }
+
+    /// Reads the name of a rule or of a limit. Commas separate names in decisions.
+    pub(super) fn name(&mut self) -> Option<String> {
+        let is_sign = |c: char| c == ' ' || c.is_ascii_graphic() && !",\"\\".contains(c);
+        let is_part = |c: char| c.is_alphanumeric() || is_sign(c);
+        self.parsed("name", NAME, |text| {
+            let has_length = (1..=64).contains(&text.chars().count());
+            (has_length && text.trim() == text && text.chars().all(is_part))
+                .then(|| text.to_owned())
+        })
     }
 
     /// As [`Section::parsed`], for a key that must be set.
@@ -350,7 +380,7 @@ impl<'a> Section<'a> {
             };
             number.filter(|number| (0.0..=1.0).contains(number))
         };
-        self.read(key, "a number from 0 to 1", parse).unwrap_or(default)
+        self.read(key, FRACTION, parse).unwrap_or(default)
     }
 
     /// Reads a duration of at least `min`.
@@ -425,9 +455,15 @@ impl<'a> Section<'a> {
 
     /// Reads a table inside this one; it is empty if the key is not set.
     pub(super) fn section(&mut self, key: &'static str) -> Section<'a> {
+        self.section_at(key, "")
+    }
+
+    /// As [`Section::section`]; `name` completes the header that a mistake shows.
+    fn section_at(&mut self, key: &'static str, name: &str) -> Section<'a> {
         self.record(key, || json!({"type": "object"}));
         let parse = |value: Value, _| value.into_table().ok();
-        let table = self.read(key, "a table", parse).unwrap_or_default();
+        let allowed = format!("a table: write [{}{name}]", self.header(key));
+        let table = self.read(key, &allowed, parse).unwrap_or_default();
         Section::new(self.path(key), join(&self.place, key), table, self.context)
     }
 
@@ -475,8 +511,8 @@ impl<'a> Section<'a> {
             let items = value.into_array().ok()?;
             items.into_iter().map(|item| item.into_table().ok()).collect()
         };
-        let tables: Vec<Map<String, Value>> =
-            self.read(key, "an array of tables", parse).unwrap_or_default();
+        let allowed = format!("an array of tables: write [[{}]]", self.header(key));
+        let tables: Vec<Map<String, Value>> = self.read(key, &allowed, parse).unwrap_or_default();
         self.record(key, || json!({"type": "array", "items": {"type": "object"}}));
         let path = self.path(key);
         let place = join(&join(&self.place, key), ELEMENTS);
@@ -507,7 +543,7 @@ impl<'a> Section<'a> {
 
     /// Reads the named tables inside a table, sorted by name.
     pub(super) fn sections(&mut self, key: &'static str) -> Vec<(String, Section<'a>)> {
-        let mut outer = self.section(key);
+        let mut outer = self.section_at(key, ".NAME");
         let place = join(&outer.place, NAMED);
         let mut entries: Vec<_> = std::mem::take(&mut outer.table).into_iter().collect();
         entries.sort_by(|a, b| a.0.cmp(&b.0));
@@ -518,7 +554,8 @@ impl<'a> Section<'a> {
                     let path = outer.path(&name);
                     sections.push((name, Section::new(path, place.clone(), table, self.context)));
                 }
-                Err(_) => outer.mistake(&name, "must be a table"),
+                Err(_) => outer
+                    .mistake(&name, format!("must be a table: write [{}.NAME]", self.header(key))),
             }
         }
         outer.finish();

@@ -76,24 +76,45 @@ impl Raw {
     }
 }
 
-/// Returns the message for text that is not valid TOML. The parser does not name a duplicate key,
-/// and reports many unquoted texts as invalid numbers.
+/// What the parser says of frequent mistakes, by the beginning of its message, and plain words.
+/// They leave out the value, which may be a secret.
+const PLAIN_WORDS: [(&str, &str); 9] = [
+    ("invalid basic string, expected `\"`", "the text has no closing \" in its line"),
+    ("invalid literal string, expected `'`", "the text has no closing ' in its line"),
+    ("invalid multi-line basic string, expected `\"`", "the text has no closing \"\"\""),
+    ("missing escaped value", "a \\ in a text stands alone; write it twice, or the text in '…'"),
+    ("string values must be quoted", "the value is missing, or is a text without quotes"),
+    ("invalid float", "the value is no number; a text stands in quotes"),
+    ("invalid boolean", "write true or false, in small letters"),
+    ("key with no value", "the key has no `=` with a value behind it"),
+    ("unexpected key or value", "the line goes on behind its end; begin a new line"),
+];
+
+/// Returns the message for text that is not valid TOML. The parser does not name a duplicate key.
 fn syntax_message(text: &str, span: Range<usize>, message: &str) -> String {
     if text.trim_start().starts_with('{') {
         return format!(
             "{message}: this looks like JSON; `promptgate import FILE` converts the configuration of a host"
         );
     }
+    let line = LineOffsets::of(text).line_at(span.start);
     match text.get(span).map(str::trim).filter(|found| !found.is_empty()) {
         Some(found) if message.contains("duplicate key") => {
-            format!("{message} `{found}`; remove one of them")
+            let first =
+                first_header(text, line).map(|first| format!(", which is in line {first} already"));
+            format!("{message} `{found}`{}; remove one of them", first.unwrap_or_default())
         }
-        // The message leaves out the value, which may be a secret.
-        _ if message.starts_with("invalid float") => {
-            format!("{message}; a text stands in quotes")
+        _ => {
+            let plain = PLAIN_WORDS.iter().find(|(begin, _)| message.starts_with(begin));
+            plain.map_or(message, |(_, plain)| plain).to_owned()
         }
-        _ => message.to_owned(),
     }
+}
+
+/// Returns the line with the same header of a table as the given line.
+fn first_header(text: &str, line: usize) -> Option<usize> {
+    let header = text.lines().nth(line - 1).map(str::trim).filter(|line| line.starts_with('['))?;
+    Some(1 + text.lines().take(line - 1).position(|line| line.trim() == header)?)
 }
 
 /// Returns the dotted key that an environment variable overrides. Keys are lower-cased, except

@@ -308,7 +308,7 @@ const SEAL_KEY_VARIABLE: &str = "PROMPTGATE_SEAL_KEY";
 
 pub(crate) fn read(mut section: Section<'_>, tls: Option<Tls>, auth: &Auth) -> Server {
     let server = Server::read_keys(&mut section, tls);
-    for message in server.exposure(auth) {
+    for message in server.exposure(auth).filter(|_| !section.is_broken("auth")) {
         section.mistake("listen", message);
     }
     if server.sse_path.as_ref() == Some(&server.path) {

@@ -88,6 +88,7 @@ pub(crate) fn upstream_ids(
     for id in section.texts("upstreams") {
         match known_id(&id, upstreams, disabled) {
             Some(known) => ids.push(known),
+            None if section.is_broken(&format!("upstreams.{id}")) => {}
             None => {
                 let enabled: Vec<_> = upstreams.iter().map(|other| other.id.as_str()).collect();
                 let enabled =

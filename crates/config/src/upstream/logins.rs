@@ -92,7 +92,9 @@ pub(crate) fn read(
     if idle > LONGEST_IDLE {
         section.mistake("idle", "must be at most \"3650d\"");
     }
-    if let (None, Some(upstream)) = (keys, login) {
+    if let (None, Some(upstream)) = (keys, login)
+        && !section.is_broken("server.seal_key")
+    {
         section.mistake(
             "path",
             format!(
