@@ -191,6 +191,48 @@ async fn check_warns_of_what_the_running_gateway_would_hold_back() {
     assert!(!check(&[]).1.contains("hold it back"));
 }
 
+#[tokio::test]
+async fn explain_names_rules_once_and_knows_which_callers_and_prompts_there_are() {
+    let folder = tempfile::tempdir().unwrap();
+    let hash = format!("sha256:{}", "0".repeat(64));
+    let toml = format!(
+        "[[auth.api_keys]]\nid = \"seller-bot\"\nhash = \"{hash}\"\n\
+        [access]\ncedar = \"p.cedar\"\n\
+        [[access.rules]]\nname = \"all of sales\"\nallow = [\"list\", \"get\"]\n"
+    );
+    std::fs::write(
+        folder.path().join("p.cedar"),
+        "@id(\"closed\")\nforbid (principal, action == Action::\"complete\", resource);\n",
+    )
+    .unwrap();
+    std::fs::create_dir_all(folder.path().join("lib")).unwrap();
+    let (process, admin) = {
+        std::fs::write(folder.path().join("lib/review.md"), "---\nname: review\n---\nHi\n")
+            .unwrap();
+        let library = "[upstreams.lib]\ntransport = \"library\"\npath = \"lib\"\n\
+            [telemetry]\nlog = \"warn,promptgate::app=info\"\n";
+        std::fs::write(folder.path().join("gateway.toml"), toml + library).unwrap();
+        Process::serve_admin(folder.path(), &[]).await
+    };
+    drop(admin);
+    let explain = async |caller: &str, name: &str| {
+        let command = command(folder.path(), &["explain", caller, name]);
+        text(&tokio::process::Command::from(command).output().await.unwrap().stdout)
+    };
+    let said = explain("seller-bot", "lib__review").await;
+    assert_eq!(said.matches("permit ").count(), 1, "{said}");
+    assert!(said.contains("  all of sales (gateway.toml:7):\n"), "{said}");
+    assert!(said.contains("  cedar closed (p.cedar):\n"), "{said}");
+    assert!(!said.contains("No credential") && !said.contains("serves no"), "{said}");
+    let said = explain("seler-bot", "lib__reviw").await;
+    let no_caller = "No credential in the file has this id; did you mean `seller-bot`?";
+    assert!(said.contains(no_caller), "{said}");
+    let no_prompt =
+        "The running gateway serves no prompt of this name; did you mean `lib__review`?";
+    assert!(said.contains(no_prompt), "{said}");
+    process.stop().await;
+}
+
 #[test]
 fn a_key_that_git_tracks_is_warned_of_and_init_keeps_it_out() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,6 +1,9 @@
 //! `promptgate explain CALLER NAME`: shows which access rule decides.
 
+use std::collections::HashSet;
 use std::fmt::Write as _;
+
+use serde_json::Value;
 
 use crate::cli::shared::admin_api::fetch_once;
 use crate::cli::shared::args::Explain;
@@ -9,15 +12,16 @@ use crate::cli::shared::load::load;
 use crate::cli::shared::output::{elements, print, printable};
 use crate::cli::shared::running::Running;
 use crate::cli::shared::runtime::runtime;
-use access::{AccessVerdict, Decisions, RuleSet, action};
-use config::{Config, Transport, UpstreamSettings};
+use access::{AccessVerdict, Decisions, action};
+use config::{Access, Config, Origin, Transport, UpstreamSettings};
 use domain::approval::{ApprovalKind, ApprovalState};
-use domain::calls::caller::Caller;
+use domain::calls::caller::{Caller, is_reserved};
 use domain::calls::rights::PromptRef;
 use domain::fault::excerpt;
 use domain::prompts::overlay;
 use domain::prompts::skill;
 use domain::protocol::method::Method;
+use domain::text::similar::suggestion;
 use library::prompt_list::PromptList;
 use library::{LibraryLabels, LibrarySnapshot};
 
@@ -27,10 +31,10 @@ use library::{LibraryLabels, LibrarySnapshot};
 pub(crate) fn run(query: &Explain) -> Result<(), Failure> {
     let config = load(&query.file.config)?;
     let target = target(&config, &query.name);
-    let left_out = Running::find(&query.file.config).and_then(|running| running.admin);
-    let left_out =
-        left_out.map(|admin| left_out_of(&admin, &config, &query.name, target.as_ref().ok()));
-    let mut out = left_out.unwrap_or_default();
+    let admin = Running::find(&query.file.config).and_then(|running| running.admin);
+    let catalog = admin.map(|admin| catalog(&admin)).unwrap_or_default();
+    let mut out = left_out_of(&catalog, &config, &query.name, target.as_ref().ok());
+    let is_left_out = !out.is_empty();
     let prompt = match target {
         Ok(prompt) => prompt,
         Err(_) if !out.is_empty() => return print(out.trim_end()),
@@ -39,35 +43,43 @@ pub(crate) fn run(query: &Explain) -> Result<(), Failure> {
     let caller = caller(&config, &query.caller, &query.groups);
     let _ = write!(
         out,
-        "caller {} in groups {:?}, {} {} of upstream {}",
+        "caller {} in groups {:?}, {} {} of upstream {}{}",
         printable(caller.id()),
         caller.groups(),
         prompt.kind.as_str(),
         printable(&prompt.raw_name),
-        prompt.upstream
+        prompt.upstream,
+        unknown_caller(&config, &query.caller).unwrap_or_default()
     );
     explain_file(&prompt, &mut out);
+    if !is_left_out {
+        explain_absence(&catalog, &query.name, &prompt, &mut out);
+    }
     explain_approval(&config, &prompt, &mut out);
     match &config.access {
-        Some(access) => explain_access(&access.rules, &caller, prompt.as_ref(), &mut out),
+        Some(access) => explain_access(query, &config, access, &caller, prompt.as_ref(), &mut out),
         None => out += "\n  There are no access rules: every caller may use every prompt.",
     }
     explain_overlays(&config, &prompt, &mut out);
     print(&out)
 }
 
+/// Returns the catalog of the running gateway; null if it does not answer: the file is explained
+/// all the same.
+fn catalog(admin: &str) -> Value {
+    let catalog =
+        runtime().and_then(|runtime| runtime.block_on(fetch_once(admin, "/api/v1/catalog")));
+    catalog.unwrap_or_default()
+}
+
 /// Returns a line for each prompt of this name that the running gateway leaves out. Without a known
 /// upstream, the name may be that of several upstreams without a prefix.
 fn left_out_of(
-    admin: &str,
+    catalog: &Value,
     config: &Config,
     name: &str,
     prompt: Option<&ExplainedPrompt>,
 ) -> String {
-    let catalog =
-        runtime().and_then(|runtime| runtime.block_on(fetch_once(admin, "/api/v1/catalog")));
-    // The file is explained even if the gateway does not answer.
-    let catalog = catalog.unwrap_or_default();
     let is_bare = |id: &str| {
         config
             .upstreams
@@ -110,12 +122,42 @@ fn explain_file(prompt: &ExplainedPrompt, out: &mut String) {
     }
 }
 
+/// Says that the running gateway serves no prompt of this name.
+fn explain_absence(catalog: &Value, name: &str, prompt: &ExplainedPrompt, out: &mut String) {
+    let kind = prompt.kind.as_str();
+    let Some(served) = catalog[format!("{kind}s")].as_array() else { return };
+    let is_it = |entry: &&Value| {
+        entry["upstream"] == *prompt.upstream && entry["rawName"] == *prompt.raw_name
+    };
+    if !served.iter().any(|entry| is_it(&entry)) {
+        let near = suggestion(name, served.iter().filter_map(|entry| entry["name"].as_str()));
+        *out += &printable(&format!("\n  The running gateway serves no {kind} of this name{near}"));
+    }
+}
+
+/// Says that no credential of the file has the id of the caller.
+fn unknown_caller(config: &Config, id: &str) -> Option<String> {
+    let known = || config.auth.named().chain([&config.auth.stdio]).map(|known| known.id.as_str());
+    if is_reserved(id) || known().any(|known| known == id) {
+        return None;
+    }
+    let token = if config.auth.jwt.is_some() { ", only tokens can" } else { "" };
+    let near = suggestion(id, known());
+    Some(printable(&format!("\n  No credential in the file has this id{token}{near}")))
+}
+
 /// Adds the state of the prompt as the lock file has it.
 fn explain_approval(config: &Config, prompt: &ExplainedPrompt, out: &mut String) {
     if prompt.state != ApprovalState::Unchecked {
         let lock = config.approvals.store.path().display();
-        let state = prompt.state.as_str();
-        let _ = write!(out, "\n  {state} in {lock}, whatever its upstream offers at present");
+        let state = match prompt.state {
+            ApprovalState::Pending => "Pending: not",
+            ApprovalState::Rejected => "Rejected",
+            _ => "Approved",
+        };
+        let upstream = &prompt.upstream;
+        let _ =
+            write!(out, "\n  {state} in {lock}. Not checked: the text that {upstream} sends now.");
         let approvals = config.approvals.lock.of_upstream(prompt.kind, &prompt.upstream);
         let approved = approvals.and_then(|approvals| approvals.get(&prompt.raw_name));
         if let Some(approved) = approved.and_then(|approval| approval.approved.as_ref()) {
@@ -125,10 +167,19 @@ fn explain_approval(config: &Config, prompt: &ExplainedPrompt, out: &mut String)
     }
 }
 
-fn explain_access(rules: &RuleSet, caller: &Caller, prompt: PromptRef<'_>, out: &mut String) {
-    let access = Decisions::new(rules);
+/// Adds the decision on each method, then each policy that has decided.
+fn explain_access(
+    query: &Explain,
+    config: &Config,
+    access: &Access,
+    caller: &Caller,
+    prompt: PromptRef<'_>,
+    out: &mut String,
+) {
+    let decisions = Decisions::new(&access.rules);
+    let mut decisive: Vec<String> = Vec::new();
     for method in Method::OF_PROMPTS {
-        let AccessVerdict { is_allowed, reasons } = access.decide(caller, method, prompt);
+        let AccessVerdict { is_allowed, reasons } = decisions.decide(caller, method, prompt);
         let verdict = if is_allowed { "allowed" } else { "denied" };
         let by = if reasons.is_empty() {
             "no rule allows it".to_owned()
@@ -136,11 +187,34 @@ fn explain_access(rules: &RuleSet, caller: &Caller, prompt: PromptRef<'_>, out: 
             format!("by {}", reasons.join(", "))
         };
         let _ = write!(out, "\n  {:8} {verdict}: {by}", action(method));
-        for reason in &reasons {
-            if let Some(policy) = rules.policy_text(reason) {
-                let _ = write!(out, "\n           {}", printable(&policy));
-            }
+        decisive.extend(reasons);
+    }
+    let mut seen = HashSet::new();
+    for rule in decisive.iter().filter(|rule| seen.insert(*rule)) {
+        if let Some(policy) = access.rules.policy_text(rule) {
+            let place = place(query, config, access, rule);
+            let _ = write!(
+                out,
+                "\n  {}\n           {}",
+                printable(&format!("{rule} ({place}):")),
+                printable(&policy)
+            );
         }
+    }
+}
+
+/// Returns the file of a rule or policy; of a rule with its line.
+fn place(query: &Explain, config: &Config, access: &Access, rule: &str) -> String {
+    let settings = config.settings.iter();
+    let Some(number) = access.rules.number(rule) else {
+        let file = settings.clone().find(|setting| setting.key == "access.cedar");
+        return file.map(|file| file.value.clone()).unwrap_or_default();
+    };
+    let key = format!("access.rules.{number}.");
+    let keys = settings.filter(|setting| setting.key.starts_with(&key));
+    match keys.filter_map(|setting| setting.origin.as_ref()).min() {
+        Some(Origin::Line(line)) => format!("{}:{line}", query.file.config.display()),
+        _ => key,
     }
 }
 
