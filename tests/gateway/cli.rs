@@ -234,6 +234,14 @@ async fn explain_names_rules_once_and_knows_which_callers_and_prompts_there_are(
 }
 
 #[test]
+fn only_the_entry_of_a_new_key_is_on_standard_output() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = run(folder.path(), &["key", "new", "ada"]);
+    assert!(text(&output.stdout).starts_with("[[auth.api_keys]]\nid = \"ada\"\n"), "{output:?}");
+    assert!(text(&output.stderr).contains("\n  pg_") && !text(&output.stdout).contains("pg_"));
+}
+
+#[test]
 fn a_key_that_git_tracks_is_warned_of_and_init_keeps_it_out() {
     let folder = tempfile::tempdir().unwrap();
     let git = |arguments: &[&str]| {

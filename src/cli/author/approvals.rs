@@ -14,10 +14,11 @@ use crate::cli::shared::args::{
 };
 use crate::cli::shared::failure::Failure;
 use crate::cli::shared::load::demand;
-use crate::cli::shared::output::{Column, elements, printable, prompts, table_or};
+use crate::cli::shared::output::{Column, elements, is_styled, printable, prompts, table_or};
 use crate::cli::shared::runtime::runtime;
 use approvals::{Action, Examined, examine_all, notes};
 use desk::{ApprovalBackend, Need, OwnGateway, Shown};
+use review::marked;
 
 /// Runs one of the commands.
 ///
@@ -55,7 +56,7 @@ pub(crate) fn run(command: &ApprovalsCommand) -> Result<(), Failure> {
                 approve(desk, &action, shown, all_of.is_some(), *yes, decision).await
             })
         }
-        ApprovalsCommand::Reject { prompts, seen, decision } => {
+        ApprovalsCommand::Reject { prompts, seen, decision, .. } => {
             decide_at_desk(decision, async |desk| {
                 let shown = desk.look_at(prompts).await?;
                 check_seen(&shown, seen)?;
@@ -351,12 +352,8 @@ fn differences(shown: &[Shown]) -> (Value, String) {
     };
     for shown in shown {
         let [name, state, why, diff] = ["name", "state", "reason", "diff"].map(|m| shown.text(m));
-        let _ = writeln!(
-            text,
-            "{}\n{}",
-            printable(&format!("{name}: {state}: {why}")),
-            printable(diff)
-        );
+        let diff = if is_styled() { marked(diff, true) } else { printable(diff) };
+        let _ = writeln!(text, "{}\n{diff}", printable(&format!("{name}: {state}: {why}")));
         for seen in elements(&shown.json["seenOtherwise"]) {
             let _ = writeln!(text, "{}", printable(seen["message"].as_str().unwrap_or_default()));
         }

@@ -12,18 +12,19 @@ use config::Config;
 /// The id of an entry whose caller is not named.
 const PLACEHOLDER: &str = "id-of-the-caller";
 
-/// Prints a new key and its entry. The key is not stored: the configuration holds the hash only.
+/// Prints a new key on standard error, and its entry on standard output, which may be appended to
+/// the file. The key is not stored: the configuration holds the hash only.
 ///
 /// # Errors
 /// With exit code 64 if the id or a group cannot stand in a configuration.
 pub(crate) fn new(id: Option<&str>, groups: &[String]) -> Result<(), Failure> {
     let key = format!("pg_{}", BASE64_URL_SAFE_NO_PAD.encode(random::<32>()));
     let entry = entry(id.unwrap_or(PLACEHOLDER), groups, &sha256_text(key.as_bytes()))?;
-    print(&format!(
+    eprintln!(
         "API key, for the caller. It is not shown again. Send it as Authorization: Bearer KEY\n  {key}\n\n\
-         Entry for gateway.toml, with the hash of the key\n\n{}",
-        entry.trim_end()
-    ))
+         Entry for gateway.toml, with the hash of the key:\n"
+    );
+    print(entry.trim_end())
 }
 
 /// Returns the entry as the end of a file.

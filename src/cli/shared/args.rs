@@ -330,6 +330,9 @@ pub(crate) enum ApprovalsCommand {
     ///
     /// The upstream does not return to the old text: gets of another text are refused, or answered
     /// with the approved text where approvals.snapshot is set.
+        /// For scripts: a rejection never asks
+        #[arg(long, short)]
+        yes: bool,
     Rollback {
         /// Public name of a prompt
         prompt: String,
@@ -370,7 +373,7 @@ pub(crate) struct SeenTags {
 #[derive(Args, Debug)]
 pub(crate) struct ApprovalsDecision {
     /// The reason, for the lock file and the audit log
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", alias = "reason")]
     pub(crate) why: Option<String>,
     #[command(flatten)]
     pub(crate) query: ApprovalsQuery,
@@ -485,7 +488,7 @@ pub(crate) enum LabelsCommand {
         #[arg(long)]
         approve: bool,
         /// Reason, for the audit log
-        #[arg(long, value_name = "TEXT", alias = "why")]
+        #[arg(long = "why", value_name = "TEXT", alias = "reason")]
         reason: Option<String>,
         #[command(flatten)]
         query: LabelsQuery,

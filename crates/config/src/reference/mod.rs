@@ -57,8 +57,11 @@ const SUGGESTIONS: usize = 3;
 /// Returns the paths of keys that a person may have meant.
 fn similar(query: &str, keys: &[Key]) -> Vec<String> {
     let name = query.rsplit('.').next().unwrap_or(query);
-    let is_same = |key: &&Key| key.name == name || is_typing_error(&key.name, name);
-    let paths: Vec<_> = keys.iter().filter(is_same).map(Key::path).collect();
+    let is_misspelt = |key: &&Key| is_typing_error(&key.name, name);
+    let mut paths: Vec<_> = keys.iter().filter(|key| key.name == name).map(Key::path).collect();
+    if paths.is_empty() {
+        paths = keys.iter().filter(is_misspelt).map(Key::path).collect();
+    }
     if !paths.is_empty() {
         let mut near: Vec<_> = nearest(query, paths.iter().map(String::as_str));
         near.extend(paths.iter().map(String::as_str));
@@ -77,6 +80,11 @@ fn is_number(part: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_that_is_a_key_elsewhere_means_no_other_name() {
+        assert!(matches!(find("rate"), FoundKeys::Similar(found) if found == ["limits.rate"]));
+    }
 
     #[test]
     fn a_setting_in_use_has_the_key_of_the_reference() {
