@@ -40,6 +40,15 @@ fn an_invalid_command_line_exits_64_and_help_exits_0() {
         let output = run(folder.path(), arguments);
         assert_eq!((output.status.code(), output.stdout.is_empty()), (Some(0), false));
     }
+    let help = text(&run(folder.path(), &["--help"]).stdout);
+    for part in [
+        "\nRun the gateway:\n  serve  ",
+        "\nApprove prompts:\n  approvals  ",
+        "\nOptions:\n",
+        "--config <FILE>",
+    ] {
+        assert!(help.contains(part), "{part}\n{help}");
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
 use admin::hosts::{ENTRY, Host};
 
@@ -28,7 +28,9 @@ pub(crate) struct Cli {
 impl Cli {
     /// Parses the arguments of this process.
     pub(crate) fn read() -> Result<Self, clap::Error> {
-        Self::try_parse()
+        let command = Self::command();
+        let help = help_template(&command);
+        Self::from_arg_matches(&command.help_template(help).try_get_matches()?)
     }
 
     /// How `--version` is to be printed; `None` without it.
@@ -40,6 +42,31 @@ impl Cli {
     pub(crate) fn into_command(self) -> Command {
         self.command.unwrap_or(Command::Serve { file: self.file, stdio: false })
     }
+}
+
+/// The commands by the people who use them, for `--help`.
+const GROUPS: [(&str, &str); 4] = [
+    (
+        "Run the gateway",
+        "serve init import check config key connect reload login logins logout accounts schema completions man",
+    ),
+    ("Write prompts", "list get labels rollouts"),
+    ("Approve prompts", "approvals"),
+    ("Observe", "status health usage audit explain"),
+];
+
+/// Returns the layout of `promptgate --help`, with the commands in groups.
+fn help_template(command: &clap::Command) -> String {
+    let header = command.get_styles().get_header();
+    let mut out = "{about-with-newline}\n{usage-heading} {usage}\n".to_owned();
+    for (title, names) in GROUPS {
+        out += &format!("\n{header}{title}:{header:#}\n");
+        for command in names.split(' ').filter_map(|name| command.find_subcommand(name)) {
+            let about = command.get_about().cloned().unwrap_or_default();
+            out += &format!("  {:13}{about}\n", command.get_name());
+        }
+    }
+    out + &format!("\n{header}Options:{header:#}\n{{options}}")
 }
 
 #[derive(Debug, Subcommand)]
@@ -68,6 +95,9 @@ pub(crate) enum Command {
         /// `startup`
         #[arg(long)]
         dial: bool,
+        /// Exit with code 64 if the gateway that runs with this file would hold it back
+        #[arg(long)]
+        against_running: bool,
         #[command(flatten)]
         output: Output,
     },
@@ -95,9 +125,6 @@ pub(crate) enum Command {
     Config(ConfigCommand),
     /// Print the JSON Schema of gateway.toml, for editors
     Schema,
-        /// Exit with code 64 if the gateway that runs with this file would hold it back
-        #[arg(long)]
-        against_running: bool,
     /// Print the completions of a shell
     Completions {
         #[arg(value_enum)]
@@ -303,6 +330,9 @@ pub(crate) enum ApprovalsCommand {
         /// Public names of prompts
         #[arg(value_name = "PROMPT", required = true)]
         prompts: Vec<String>,
+        /// For scripts: a rejection never asks
+        #[arg(long, short)]
+        yes: bool,
         #[command(flatten)]
         seen: SeenTags,
         #[command(flatten)]
@@ -330,9 +360,6 @@ pub(crate) enum ApprovalsCommand {
     ///
     /// The upstream does not return to the old text: gets of another text are refused, or answered
     /// with the approved text where approvals.snapshot is set.
-        /// For scripts: a rejection never asks
-        #[arg(long, short)]
-        yes: bool,
     Rollback {
         /// Public name of a prompt
         prompt: String,
@@ -776,4 +803,35 @@ fn key_value(text: &str) -> Result<(String, String), String> {
     let pair = text.split_once('=').filter(|(key, _)| !key.is_empty());
     let (key, value) = pair.ok_or("must be KEY=VALUE")?;
     Ok((key.to_owned(), value.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_command_is_in_one_group_of_the_help() {
+        let command = Cli::command();
+        let visible = command.get_subcommands().filter(|command| !command.is_hide_set());
+        let mut commands: Vec<_> = visible.map(clap::Command::get_name).collect();
+        let mut grouped: Vec<_> = GROUPS.iter().flat_map(|(_, names)| names.split(' ')).collect();
+        commands.sort_unstable();
+        grouped.sort_unstable();
+        assert_eq!(grouped, commands);
+        let help = help_template(&command);
+        assert!(help.contains("  get          Get a prompt, or a file of a skill"), "{help}");
+    }
+
+    #[test]
+    fn a_reason_is_given_by_either_name() {
+        for reason in ["--why", "--reason"] {
+            for command in [
+                &["labels", "set", "p", "production", "2"][..],
+                &["approvals", "reject", "p", "--yes"],
+            ] {
+                let arguments = [&["promptgate"], command, &[reason, "shorter"]].concat();
+                assert!(Cli::try_parse_from(&arguments).is_ok(), "{arguments:?}");
+            }
+        }
+    }
 }
