@@ -4,6 +4,7 @@ pub mod announcement_debounce;
 pub mod change_shares;
 pub mod changes;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tokio::sync::watch;
@@ -174,6 +175,7 @@ impl Announcer {
     /// Records and logs prompts whose states changed, within the shares of their upstreams.
     pub(crate) fn record_transitions(&mut self, transitions: &[PromptTransition]) {
         let mut logged = 0;
+        let mut new: BTreeMap<&str, Vec<&PromptTransition>> = BTreeMap::new();
         for transition in transitions {
             let PromptTransition {
                 upstream, raw_name, before, now, reason, offered, approved, ..
@@ -182,7 +184,9 @@ impl Announcer {
             if !self.shares.take(upstream, "prompt_states", raw_name, what) {
                 continue;
             }
-            if logged < LOGGED {
+            if before.is_none() && *now != ApprovalState::Approved {
+                new.entry(upstream).or_default().push(transition);
+            } else if logged < LOGGED {
                 logged += 1;
                 transition.log();
             }
@@ -191,6 +195,16 @@ impl Announcer {
             let event = event.optional_text("before", before.map(ApprovalState::as_str));
             let event = event.text("reason", reason).optional_text("offered", offered.as_deref());
             self.audit.note(event.optional_text("approved", approved.as_deref()));
+        }
+        for (upstream, new) in new {
+            match new.as_slice() {
+                [one] => one.log(),
+                _ => warn!(
+                    upstream,
+                    prompts = new.len(),
+                    "prompts are not approved; see promptgate approvals review"
+                ),
+            }
         }
     }
 
