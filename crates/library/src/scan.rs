@@ -199,6 +199,8 @@ impl<'a> Scan<'a> {
                 self.place = Place::Operand;
             }
             (Place::Value, Token::Ident("not") | Token::Minus) => {}
+            // The second word of `not in`.
+            (Place::Value, Token::Ident("in")) if self.source[..self.end].ends_with("not") => {}
             (Place::Value, Token::Ident(word)) if BETWEEN.contains(word) => {
                 return Err(format!("`{word}` stands where a value should"));
             }
@@ -256,7 +258,7 @@ impl<'a> Scan<'a> {
             // The result of a test is its outcome, which needs no filter.
             "is" => (self.place, self.level().filter) = (Place::Test, None),
             "recursive" => return Err(unavailable("`recursive`")),
-            "not" => self.begin_value(),
+            "not" => self.operate(READ),
             "in" if !self.is_target => self.operate(READ),
             word if BETWEEN.contains(&word) => {
                 self.begin_value();
