@@ -7,6 +7,7 @@ use base64::prelude::BASE64_STANDARD;
 use serde_json::json;
 
 use super::files;
+use base::platform::disk;
 use domain::text::percent;
 
 /// Reads the file that `embed` names, and returns it as a content object in JSON text.
@@ -51,6 +52,11 @@ fn read(folder: &Path, name: &str, limit: usize) -> Result<Vec<u8>, String> {
             Component::Normal(part) if !part.to_string_lossy().starts_with('.') => path.push(part),
             _ => return Err("the name must stay inside the folder, without dot-files".to_owned()),
         }
+    }
+    if disk::symlink_metadata(&path).is_err() {
+        return Err(
+            "there is no such file; its name begins at the folder of the library".to_owned()
+        );
     }
     // A file that is not text is sent as base64: four characters for three bytes.
     files::read(folder, &files::resolve_inside(folder, &path)?, limit / 4 * 3)

@@ -23,6 +23,7 @@ mod source;
 mod stored;
 mod template;
 mod versions;
+mod yaml_mistake;
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -151,11 +152,30 @@ impl LibrarySnapshot {
             let remarks = compiled.remarks.iter().map(|remark| remark.on(path));
             snapshot.listed.remarks.extend(remarks);
         }
+        snapshot.listed.remarks.append(&mut reader.remarks);
         let ignored = files.ignored.iter().take(MAX_IGNORED);
         let ignored = ignored.filter(|file| has_front_matter(folder, file));
         snapshot.listed.remarks.extend(ignored.map(|file| {
             Remark::from("is not read: the name of a prompt file ends in .md").on(&file.path)
         }));
+        Ok(snapshot)
+    }
+
+    /// Reads one prompt file in `folder`, and the files that it embeds, but no other file. Blocks.
+    ///
+    /// # Errors
+    /// The file is not a prompt; the reason begins with its path.
+    pub fn of_file(folder: &Path, path: &Path, settings: &Settings) -> Result<Self, String> {
+        let mut snapshot = Self::empty(FOLDER, PromptList::default(), settings);
+        let Settings { max_message, max_walk, .. } = *settings;
+        let mut reader = LibraryReader::new(folder, FOLDER, max_message, max_walk);
+        let at_path = |why: Remark| why.on(path);
+        let resolved = files::resolve_inside(folder, path).map_err(|why| at_path(why.into()))?;
+        let file = PromptFile { path: path.into(), resolved };
+        snapshot.add(&mut reader, &file, &mut BTreeMap::new()).map_err(at_path)?;
+        if snapshot.prompts.is_empty() {
+            return Err(at_path("is no prompt: its first line is not `---`".into()));
+        }
         Ok(snapshot)
     }
 
@@ -454,7 +474,7 @@ mod tests {
         assert_eq!(reasons.len(), 6, "{reasons:?}");
         assert!(reasons[0].starts_with("bad.md:2:7: front matter"), "{reasons:?}");
         assert!(reasons[1].starts_with("icon.md: `icons`"));
-        assert_eq!(reasons[2], "latin.md:5: is not UTF-8; save the file in this encoding");
+        assert_eq!(reasons[2], "latin.md:5:4: is not UTF-8; save the file in this encoding");
         let twin = |file, other| {
             format!("{file}: prompt \"twin\" is in {other}, too; none of them is served")
         };

@@ -19,7 +19,8 @@ impl Remark {
     pub(super) fn at(file: &str, offset: usize, text: impl Into<String>) -> Self {
         let before = file.get(..offset).unwrap_or(file);
         let column = before.chars().rev().take_while(|c| *c != '\n').count() + 1;
-        Self::placed(line(before.as_bytes()), column, text)
+        let line = before.bytes().filter(|byte| *byte == b'\n').count() + 1;
+        Self::placed(line, column, text)
     }
 
     /// Creates a remark on a line and a column, both counted from 1.
@@ -27,20 +28,10 @@ impl Remark {
         Self { line: Some(line), column: Some(column), text: text.into() }
     }
 
-    /// Creates a remark on a line, counted from 1.
-    pub(super) fn on_line(line: usize, text: impl Into<String>) -> Self {
-        Self { line: Some(line), column: None, text: text.into() }
-    }
-
     /// Writes the remark behind the path of its file.
     pub(super) fn on(&self, file: &Path) -> String {
         format!("{}{self}", file.display())
     }
-}
-
-/// Returns the line, counted from 1, on which a text ends.
-pub(super) fn line(text: &[u8]) -> usize {
-    text.iter().filter(|byte| **byte == b'\n').count() + 1
 }
 
 impl<T: Into<String>> From<T> for Remark {

@@ -9,15 +9,17 @@ use std::sync::Arc;
 use minijinja::{Environment, ErrorKind, UndefinedBehavior};
 use serde_json::{Map, Value, json};
 
-use super::place::{Remark, line};
+use super::place::Remark;
 use super::source::{
-    ArgumentSpec, FrontMatter, MessageRole, ParsedSource, SourceMessage, SourcePiece, SourceVersion,
+    ArgumentSpec, FrontMatter, MAX_REMARKS, MessageRole, ParsedSource, SourceMessage, SourcePiece,
+    SourceVersion, argument_place,
 };
 use super::stored::{StoredMessage, StoredPrompt, TemplatePiece, arguments_of};
-use super::template::{Slip, check, mistake, single_braces};
+use super::template::{Slip, check, mistake, single_braces, unclosed};
 use super::{budget, scan};
 use base::seal;
 use domain::json::write_str;
+use domain::prompts::prompt_skill::skill_name;
 use domain::protocol::meta;
 
 /// A compiled library prompt.
@@ -71,9 +73,6 @@ const FUEL: u64 = 200_000;
 /// Most instructions for all messages of a prompt, checked after each message.
 const PROMPT_FUEL: u64 = 5 * FUEL;
 
-/// Most remarks on one file: an author does not read more at once.
-const MAX_REMARKS: usize = 20;
-
 /// Most values in a completion result (MCP 2025-11-25, completion).
 const MAX_VALUES: usize = 100;
 
@@ -85,10 +84,10 @@ impl Compiled {
         limit: usize,
         mut embed: impl FnMut(&str) -> Result<Arc<str>, String>,
     ) -> Result<Self, Remark> {
-        let ParsedSource { front, messages, text } = source;
+        let ParsedSource { front, messages, text, mut remarks } = source;
         let mut environment = environment(limit);
-        let declared: HashSet<&str> = front.arguments.iter().map(|a| a.name.as_str()).collect();
-        let mut remarks = front_remarks(&front);
+        let declared = declared(&front, text)?;
+        remarks.extend(front_remarks(&front, text));
         let mut used = HashSet::new();
         let mut contents = Vec::with_capacity(messages.len());
         let mut sources: Vec<Arc<str>> = Vec::with_capacity(messages.len() * 2);
@@ -123,8 +122,9 @@ impl Compiled {
             contents.push((role, content));
         }
         let unused = front.arguments.iter().filter(|argument| !used.contains(&argument.name));
-        remarks.extend(unused.map(|argument| {
-            Remark::from(format!("the text does not use the argument `{}`", argument.name))
+        remarks.extend(unused.take(MAX_REMARKS).map(|ArgumentSpec { name, .. }| {
+            let what = format!("the text does not use the argument `{name}`");
+            Remark::at(text, argument_place(text, name), what)
         }));
         remarks.truncate(MAX_REMARKS);
         Ok(Self {
@@ -333,26 +333,49 @@ fn compile(
     declared: &HashSet<&str>,
 ) -> Result<HashSet<String>, Remark> {
     let place = |slip: Slip| Remark::at(text, start + slip.offset, slip.message);
-    let counted = scan::counted(template).map_err(place)?;
+    let unread = |slip: Slip| place(unclosed(template, slip));
+    let counted = scan::counted(template).map_err(unread)?;
     let name = index.to_string();
     let used = stacker::grow(STACK, || {
         environment.add_template_owned(name.clone(), counted)?;
         Ok(environment.get_template(&name)?.undeclared_variables(false))
     });
-    // Counting filters move columns, not lines.
+    // Counting filters move columns, not lines: the column is that of the first tag in the line.
     let used = used.map_err(|error: minijinja::Error| {
-        let first = line(&text.as_bytes()[..start.min(text.len())]);
-        Remark::on_line(first + error.line().unwrap_or(1).saturating_sub(1), mistake(&error))
+        let before = error.line().unwrap_or(1).saturating_sub(1);
+        let line: usize = template.split_inclusive('\n').take(before).map(str::len).sum();
+        let tag =
+            template[line..].lines().next().and_then(|text| text.find("{%").or(text.find("{{")));
+        unread(Slip { offset: line + tag.map_or(0, |tag| tag + 2), message: mistake(&error) })
     })?;
     check(environment, template, &used, declared).map_err(place)?;
     Ok(used)
 }
 
-/// Returns remarks on missing keys of the front matter.
-fn front_remarks(front: &FrontMatter) -> Vec<Remark> {
+/// Returns the names of the arguments, which must differ.
+fn declared<'a>(front: &'a FrontMatter, text: &str) -> Result<HashSet<&'a str>, Remark> {
+    let mut declared = HashSet::new();
+    let twice = front.arguments.iter().find(|argument| !declared.insert(argument.name.as_str()));
+    twice.map_or(Ok(declared), |ArgumentSpec { name, .. }| {
+        let why = format!("the argument `{name}` is declared twice: remove one of them");
+        Err(Remark::at(text, argument_place(text, name), why))
+    })
+}
+
+/// Returns remarks on the front matter.
+fn front_remarks(front: &FrontMatter, text: &str) -> Vec<Remark> {
     let is_described = front.description.is_some() || front.title.is_some();
     let missing = "has no description: lists show its name only";
-    (!is_described).then(|| missing.into()).into_iter().collect()
+    let name = &front.name;
+    let is_odd = name.contains(|c: char| c.is_whitespace() || c.is_uppercase());
+    let better = skill_name(name).ok().filter(|_| is_odd);
+    let odd = better.map(|better| {
+        let what = format!(
+            "clients show the name as `{name}`, and some cut it at a space; `{better}` works in all"
+        );
+        Remark::at(text, text.find("\nname").map_or(0, |at| at + 1), what)
+    });
+    (!is_described).then(|| missing.into()).into_iter().chain(odd).collect()
 }
 
 /// Returns the prompt definition for `prompts/list`. The definition contains the digest of the
@@ -550,6 +573,7 @@ mod tests {
             "1 < 2 and n >= who",
             "'z' in who",
             "not 'z' in who",
+            "'z' not in who",
             "who[-1]",
             "who[99:a]",
             "(who if a else n)[99999]",
@@ -597,6 +621,7 @@ mod tests {
     fn templates_of_prompts_render_as_they_are_written() {
         for (template, expected) in [
             ("{{ who ~ ', ' ~ n }}!", "Ada, 3!"),
+            ("{{ 'x' not in who and n is not defined }}{{ who is eq n }}", "FalseFalse"),
             ("{{ 'a' 'b' ~ who[0:2] | upper }}", "abAD"),
             ("{{ who[1:].x is defined }}{{ [who][0] }}{{ -1 + 2 - -3 }}", "FalseAda4"),
             (
@@ -663,7 +688,7 @@ mod tests {
     #[test]
     fn a_slip_in_a_variable_is_told_at_load() {
         assert!(compile("Hi {{ hwo }}").unwrap_err().contains("hwo"));
-        assert!(compile("Hi {{ who").unwrap_err().contains("template"));
+        assert!(compile("Hi {{ who").unwrap_err().contains(":11:4: `{{` is not closed by `}}`"));
         // The front matter and its fences are ten lines.
         for (body, said) in [
             ("a\n{{ who | nope }}", ":12:10: there is no filter `nope`"),
@@ -673,7 +698,7 @@ mod tests {
             ("é {{ nope(who) }}", ":11:6: there is no function `nope`"),
             ("{{ who.upper() }}", ":11:8: `who.upper(…)`: an argument is a text"),
             ("{{ who.upper() }}", "write {{ who | upper }}"),
-            ("## user\na\n{% if who %}", ":13: template: syntax error: unexpected end"),
+            ("## user\na\n{% if who %}", ":13:4: `{% if %}` has no `{% endif %}`"),
             ("{{ who }}\n\n{{ whom }}", ":13:4: the text uses {{ whom }}"),
         ] {
             let why = compile(body).unwrap_err();
@@ -695,8 +720,8 @@ mod tests {
         };
         let expected = [
             ":11:4: {who} stays as it is; write {{ who }}",
-            ": the text does not use the argument `who`",
-            ": the text does not use the argument `n`",
+            ":6:11: the text does not use the argument `who`",
+            ":9:11: the text does not use the argument `n`",
         ];
         assert_eq!(remarks("Hi {who} {other} {{ '{n}' }}"), expected);
         assert!(remarks("{{ who }}{{ n }}").is_empty());

@@ -8,11 +8,12 @@ use std::ops::Range;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{DeserializeOwned, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
+use serde_saphyr::Options;
 use serde_saphyr::options::{DuplicateKeyPolicy, MergeKeyPolicy, NonFiniteFloatPolicy};
-use serde_saphyr::{Error as YamlError, Options, SnippetMode, UserMessageFormatter};
 
 use super::place::Remark;
 use super::template::open_block;
+use super::yaml_mistake::yaml_mistake;
 use domain::text::similar::is_typing_error;
 
 /// The front matter of a file: the YAML between two `---` lines.
@@ -92,6 +93,8 @@ pub(crate) struct ParsedSource<'a> {
     pub messages: Vec<SourceMessage>,
     /// The text of the file.
     pub text: &'a str,
+    /// Likely slips in the body.
+    pub remarks: Vec<Remark>,
 }
 
 impl SourceVersion {
@@ -125,16 +128,18 @@ impl<'a> ParsedSource<'a> {
     fn parse(text: &'a str, front: &str, body: usize) -> Result<Self, Remark> {
         let front: FrontMatter = read_front_matter(front)?;
         let mut messages = Vec::new();
-        for (role, part) in split_messages(text, body, front.system)? {
+        let mut remarks = Vec::new();
+        for (role, part) in split_messages(text, body, front.system, &mut remarks)? {
             let pieces = split_embeds(text, part)?.into_iter();
             messages.extend(pieces.map(|(piece, start)| SourceMessage { role, piece, start }));
         }
         if messages.is_empty() {
-            Err("the prompt has no text".into())
+            let why = "the prompt has no text: write it below the front matter";
+            Err(Remark::at(text, body, why))
         } else if messages.len() > MAX_MESSAGES {
             Err(format!("the prompt has more than {MAX_MESSAGES} messages").into())
         } else {
-            Ok(Self { front, messages, text })
+            Ok(Self { front, messages, text, remarks })
         }
     }
 }
@@ -152,8 +157,33 @@ fn split_front(text: &str) -> Option<Result<(&str, usize), Remark>> {
         }
         end += line.len();
     }
-    Some(Err("the front matter has no closing ---".into()))
+    let why = "the front matter, which begins here, has no closing ---";
+    Some(Err(Remark::placed(1, 1, why)))
 }
+
+/// Returns a remark on a file without front matter that was probably meant to be a prompt.
+pub(super) fn missed_prompt(text: &str) -> Option<Remark> {
+    let first = text.trim_start_matches(|c: char| c.is_whitespace() || "-–—".contains(c));
+    let is_key = ["name:", "title:", "description:"].iter().any(|key| first.starts_with(key));
+    let why = "looks like front matter, but the first line is not `---`, so it is no prompt";
+    let empty = || text.trim().is_empty().then(|| "is empty, so it is no prompt".into());
+    is_key.then(|| Remark::placed(1, 1, why)).or_else(empty)
+}
+
+/// Returns the place of a declared argument in the text of its file, in bytes: the first word
+/// behind `arguments` that is its name.
+pub(super) fn argument_place(text: &str, name: &str) -> usize {
+    let from = text.find("\narguments").unwrap_or(0);
+    let in_word = |c: char| c.is_alphanumeric() || "_-".contains(c);
+    let is_word = |at: &usize| {
+        !text[..*at].ends_with(in_word) && !text[at + name.len()..].starts_with(in_word)
+    };
+    let mut places = text[from..].match_indices(name).map(|(at, _)| from + at);
+    places.find(is_word).unwrap_or(0)
+}
+
+/// Most remarks on one file: an author does not read more at once.
+pub(super) const MAX_REMARKS: usize = 20;
 
 /// Reads all of a skill's front matter: hosts know other keys than those of prompts.
 pub(super) fn front_matter_value(text: &str) -> Result<serde_json::Value, Remark> {
@@ -175,7 +205,7 @@ const MAX_NODES: usize = 20_000;
 
 fn read_front_matter<T: DeserializeOwned>(yaml: &str) -> Result<T, Remark> {
     serde_saphyr::from_str_with_options(yaml, options()).map_err(|error| {
-        let text = format!("front matter: {}", yaml_mistake(&error));
+        let text = format!("front matter: {}", yaml_mistake(&error, yaml));
         let number = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
         match error.location() {
             // The fence is the line before the front matter.
@@ -183,30 +213,6 @@ fn read_front_matter<T: DeserializeOwned>(yaml: &str) -> Result<T, Remark> {
             None => text.into(),
         }
     })
-}
-
-/// Describes a mistake of the front matter, without its place.
-fn yaml_mistake(error: &YamlError) -> String {
-    if let YamlError::SerdeUnknownField { field, expected, .. } = error {
-        let near = expected.iter().find(|known| is_typing_error(known, field));
-        return match near {
-            Some(near) => format!("unknown key `{field}`; did you mean `{near}`?"),
-            None => format!("unknown key `{field}`; the keys are {}", expected.join(", ")),
-        };
-    }
-    let rendering = serde_saphyr::render_options! {
-        formatter: &UserMessageFormatter,
-        snippets: SnippetMode::Off,
-    };
-    let text = error.render_with_options(rendering);
-    // The remark begins with the place, so the text drops it.
-    let place =
-        error.location().map(|at| format!(" at line {}, column {}", at.line(), at.column()));
-    let bare = place.and_then(|place| text.strip_suffix(place.as_str()).map(str::to_owned));
-    let text = bare.unwrap_or(text);
-    // Replaces a term of the parser.
-    text.replace("expected sequence start", "expected a list, such as [code, language]")
-        .replace("expected mapping start", "expected keys with values, such as name: code")
 }
 
 /// Reads a list; a key without a value is an empty list.
@@ -289,6 +295,7 @@ fn split_messages(
     text: &str,
     body: usize,
     system: Option<SystemRole>,
+    remarks: &mut Vec<Remark>,
 ) -> Result<Vec<(MessageRole, Range<usize>)>, Remark> {
     let mut parts: Vec<(Option<MessageRole>, Range<usize>)> = vec![(None, body..body)];
     let mut code: Option<Fence> = None;
@@ -303,6 +310,10 @@ fn split_messages(
             Some(open) if open.is_closed_by(trimmed) => None,
             open => open,
         };
+        if code.is_none() && is_missed_role(trimmed) && remarks.len() < MAX_REMARKS {
+            let what = format!("`{trimmed}` starts no message: write `## user` or `## assistant`");
+            remarks.push(Remark::at(text, start, what));
+        }
         let role = match heading(trimmed).filter(|_| code.is_none()) {
             Some(Heading::System) if system.is_none() => {
                 unknown_role.get_or_insert(start);
@@ -359,6 +370,14 @@ fn heading(line: &str) -> Option<Heading> {
     }
 }
 
+/// Whether a line is a heading that was probably meant to start a message.
+fn is_missed_role(line: &str) -> bool {
+    let is_short = line.len() < 40 && line.starts_with('#') && heading(line).is_none();
+    let word = line.trim_matches(['#', '*', ':', ' ']).to_ascii_lowercase();
+    let is_role = || ["user", "assistant", "human", "ai"].contains(&&*word);
+    is_short && (is_role() || is_typing_error(&word, "assistant"))
+}
+
 /// Returns a part of a text without surrounding white space.
 fn trimmed(text: &str, part: Range<usize>) -> Range<usize> {
     let whole = &text[part.clone()];
@@ -380,9 +399,9 @@ fn split_embeds(text: &str, part: Range<usize>) -> Result<Vec<(SourcePiece, usiz
             .strip_prefix("embed(")
             .and_then(|call| call.strip_suffix(')'))
             .and_then(|literal| unquote(literal.trim()))
-            .ok_or_else(|| wrong(format!("`{inside}`: embed takes one literal file name")))?;
+            .ok_or_else(|| wrong(format!("`{inside}`: embed takes one quoted file name")))?;
         // Before a valid embed, all blocks must be closed.
-        if let Some(block) = open_block(&text[rest.start..start]) {
+        if let Some((_, block)) = open_block(&text[rest.start..start]) {
             return Err(wrong(format!(
                 "`{inside}` is inside of a `{{% {block} %}}`; an embed must be outside of blocks, \
                  because the file becomes a message of its own"
@@ -637,7 +656,7 @@ mod tests {
     fn what_is_wrong_is_said() {
         for (text, said) in [
             ("---\nname: a\n", "closing"),
-            ("---\ntitle: a\n---\nx", "missing field `name`"),
+            ("---\ntitle: a\n---\nx", "has no `name`: add a line"),
             (
                 "---\nname: a\nnmae: b\n---\nx",
                 ":3:1: front matter: unknown key `nmae`; did you mean `name`?",
@@ -660,11 +679,11 @@ mod tests {
             ("---\nname: a\nicons: [{src: x, src: y}]\n---\nx", "duplicate"),
             ("---\nname: a\n<<: {title: b}\n---\nx", "merge key"),
             ("---\nname: a\ntitle: *b\n---\nx", ":3:"),
-            ("---\nname:\n---\nx", "null"),
+            ("---\nname:\n---\nx", "`name` has no value"),
             ("---\nname: a\ntitle: [b]\n---\nx", ":3:8: "),
             ("---\nname: a\n---\n \n", "no text"),
             ("---\nname: a\n---\nx\n## user\ny", "before the first"),
-            ("---\nname: a\n---\n{{ embed(file) }}", "literal"),
+            ("---\nname: a\n---\n{{ embed(file) }}", "takes one quoted file name"),
             ("---\nname: a\n---\n{{ embed(\"a\"", "not closed"),
             (
                 "---\nname: a\n---\n\n## system\nBe brief.\n## user\ny",

@@ -6,12 +6,23 @@ use minijinja::machinery::{Span, Token, tokenize};
 use minijinja::{Environment, ErrorKind};
 
 use super::budget::{NO_FUNCTIONS, is_filter};
+use domain::text::similar::suggestion;
 
 /// Block statements of a library, which need an end.
 const BLOCKS: [&str; 3] = ["if", "for", "with"];
 
-/// Longest name that is searched for in single braces, in bytes.
+/// Longest name that is searched for in single braces, or compared with the arguments, in bytes.
 const BRACED: usize = 100;
+
+/// Words of the engine, and the words for authors.
+const PLAIN_WORDS: [(&str, &str); 6] = [
+    ("unexpected end of string", "a quotation mark is not closed"),
+    ("unexpected end of comment", "`{#` is not closed by `#}`"),
+    ("unexpected character", "a sign that has no meaning here; quotation marks must be straight"),
+    ("unexpected identifier", "two words follow each other: a name has no spaces"),
+    ("unexpected `=`", "`=` sets a variable: write `==` to compare"),
+    ("unknown statement end", "an end without its beginning, such as `{% if … %}`, before it"),
+];
 
 /// A slip in a template.
 #[derive(Debug)]
@@ -59,7 +70,7 @@ pub(super) fn check(
             _ if matches!(after(1), Some(Token::ParenOpen)) => {
                 Some(format!("there is no function `{name}`"))
             }
-            _ => Some(format!("the text uses {{{{ {name} }}}}, which is no argument")),
+            _ => Some(undeclared(name, declared)),
         };
         if let Some(message) = message {
             return Err(Slip { offset: span.start_offset as usize, message });
@@ -72,6 +83,16 @@ pub(super) fn check(
 pub(super) fn has_filter(environment: &Environment<'_>, name: &str) -> bool {
     let applied = environment.empty_state().apply_filter(name, &[]);
     !applied.is_err_and(|error| error.kind() == ErrorKind::UnknownFilter)
+}
+
+fn undeclared(name: &str, declared: &HashSet<&str>) -> String {
+    let text = format!("the text uses {{{{ {name} }}}}, which is no argument");
+    let short = declared.iter().copied().filter(|name| name.len() <= BRACED && !name.contains('-'));
+    let short = short.take(BRACED);
+    match suggestion(name.get(..BRACED).unwrap_or(name), short) {
+        near if near == "." => format!("{text}: declare it, such as `arguments: [{name}]`"),
+        near => text + &near,
+    }
 }
 
 fn unknown_test(environment: &Environment<'_>, name: &str) -> Option<String> {
@@ -91,23 +112,44 @@ fn no_method(argument: &str, name: &str) -> String {
 
 /// Describes a mistake that the engine found, without its place.
 pub(super) fn mistake(error: &minijinja::Error) -> String {
-    let detail = error.detail().map(|detail| format!(": {detail}")).unwrap_or_default();
-    format!("template: {}{detail}", error.kind())
+    let detail = error.detail().unwrap_or_default();
+    match PLAIN_WORDS.iter().find(|(words, _)| detail.contains(words)) {
+        Some((_, plain)) => (*plain).to_owned(),
+        None => format!("template: {}: {detail}", error.kind()),
+    }
 }
 
-/// Returns the block that is still open at the end of `beginning`, a prefix of a template.
-pub(super) fn open_block(beginning: &str) -> Option<&'static str> {
+/// Returns a slip, or that of a tag before it, or of a block, whose end is missing.
+pub(super) fn unclosed(template: &str, slip: Slip) -> Slip {
+    let tags = [("{{", "}}"), ("{%", "%}")];
+    for (offset, _) in template[..slip.offset].match_indices('{') {
+        let tag = &template[offset..];
+        let Some((open, close)) = tags.iter().find(|(open, _)| tag.starts_with(open)) else {
+            continue;
+        };
+        if tag[2..].split('{').next().is_some_and(|inside| !inside.contains(close)) {
+            return Slip { offset, message: format!("`{open}` is not closed by `{close}`") };
+        }
+    }
+    let Some((offset, block)) = open_block(template) else { return slip };
+    let message = format!("`{{% {block} %}}` has no `{{% end{block} %}}` in this message");
+    Slip { offset, message }
+}
+
+/// Returns the block that is still open at the end of `beginning`, a prefix of a template, and the
+/// place of its name, in bytes.
+pub(super) fn open_block(beginning: &str) -> Option<(usize, &'static str)> {
     let mut open = Vec::new();
     let mut begins = false;
-    for (token, _) in tokens(beginning) {
+    for (token, span) in tokens(beginning) {
         let is_named = std::mem::replace(&mut begins, matches!(token, Token::BlockStart));
         let Token::Ident(word) = token else { continue };
         if !is_named {
             continue;
         }
         if let Some(block) = BLOCKS.iter().find(|block| **block == word) {
-            open.push(*block);
-        } else if word.strip_prefix("end").is_some_and(|block| BLOCKS.contains(&block)) {
+            open.push((span.start_offset as usize, *block));
+        } else if open.last().is_some_and(|(_, block)| word.strip_prefix("end") == Some(block)) {
             open.pop();
         }
     }
