@@ -305,9 +305,10 @@ impl Refresh {
         for LeftOut { upstream, raw_name, reason, .. } in news.iter().take(LOGGED) {
             warn!(
                 upstream,
-                name = excerpt(raw_name),
+                // A file of a library has none; its reason begins with its path.
+                name = (!raw_name.is_empty()).then(|| excerpt(raw_name)),
                 reason,
-                "prompt left out of the list; fix its definition at the upstream"
+                "prompt left out of the list; correct its file, or its definition at the upstream"
             );
         }
         if news.len() > LOGGED {
