@@ -1,8 +1,10 @@
 //! The library: files in, prompts out, edits seen without a restart.
 
 use std::fs;
+use std::time::Duration;
 
 use serde_json::json;
+use tokio::time::Instant;
 
 use crate::support::{Gateway, eventually};
 
@@ -34,6 +36,21 @@ async fn an_edit_is_visible_without_a_restart() {
     eventually(async || client.names().await.0, |seen| *seen == ["lib__b"]).await;
     fs::write(folder.path().join("b.md"), "---\nname: [\n---\n").unwrap();
     eventually(async || client.names().await.0, |seen| seen.is_empty()).await;
+}
+
+#[tokio::test]
+async fn an_author_who_saves_again_and_again_waits_for_no_edit() {
+    let (gateway, folder) = library(&[("a.md", "---\nname: a\n---\nHi")]).await;
+    let client = gateway.client();
+    // A list of a server that changed as often would be fetched every 16 seconds.
+    for edit in 0..17 {
+        let began = Instant::now();
+        let text = format!("---\nname: edit-{edit}\n---\nHi");
+        fs::write(folder.path().join("a.md"), text).unwrap();
+        let expected = format!("lib__edit-{edit}");
+        eventually(async || client.names().await.0, |names| *names == [&*expected]).await;
+        assert!(began.elapsed() < Duration::from_secs(8), "{edit}: {:?}", began.elapsed());
+    }
 }
 
 #[cfg(unix)]
