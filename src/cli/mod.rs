@@ -35,7 +35,10 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
     match cli.into_command() {
         Command::Serve { file, stdio: false } => operate::serve::http(&file.config)?,
         Command::Serve { file, stdio: true } => operate::serve::stdio(&file.config)?,
-        Command::Check { file, dial, against_running, output } => {
+        Command::Check { folder: Some(folder), output, .. } => {
+            return author::check_folder::run(&folder, &output);
+        }
+        Command::Check { folder: None, file, dial, against_running, output } => {
             let check = if dial { operate::dial::run } else { operate::check::run };
             check(&file.config, &output)?;
             if against_running {
@@ -85,6 +88,9 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         }
         Command::Get { name, arguments, gateway } => {
             author::client::get(&gateway, &name, &arguments)?
+        }
+        Command::Render { file, arguments, library, output } => {
+            author::render::run(&file, library, &arguments, &output)?;
         }
         #[cfg(target_os = "linux")]
         Command::Supervise { parent, exec: false, command } => {

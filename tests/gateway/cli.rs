@@ -148,7 +148,7 @@ fn check_warns_of_what_is_valid_and_probably_not_meant() {
     let warnings = [
         "lib/r.md: has no description: lists show its name only",
         "lib/r.md:5:6: {code} stays as it is; write {{ code }}",
-        "lib/r.md: the text does not use the argument `code`",
+        "lib/r.md:3:13: the text does not use the argument `code`",
         "gateway.toml:6: overlays.1.prompt: no prompt of lib matches `reviw`; did you mean `review`?",
     ];
     for arguments in [&["check", "--json"][..], &["check", "--dial", "--json"]] {
@@ -248,6 +248,104 @@ fn only_the_entry_of_a_new_key_is_on_standard_output() {
     let output = run(folder.path(), &["key", "new", "ada"]);
     assert!(text(&output.stdout).starts_with("[[auth.api_keys]]\nid = \"ada\"\n"), "{output:?}");
     assert!(text(&output.stderr).contains("\n  pg_") && !text(&output.stdout).contains("pg_"));
+}
+
+#[test]
+fn an_author_checks_a_folder_without_a_configuration() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| {
+        let path = folder.path().join("prompts").join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    };
+    write("good.md", "---\nname: good\ntitle: Good\n---\nHello\n");
+    write("refund/versions/1.md", "---\nname: refund\ntitle: Refund\n---\nHello\n");
+    write("labels.toml", "[refund]\nproduction = 1\n");
+    write("tea/SKILL.md", "---\nname: tea\ndescription: Makes tea\n---\nBoil water.\n");
+    let output = run(folder.path(), &["check", "prompts"]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert_eq!(text(&output.stdout), "2 prompts, 1 skill, 0 mistakes\n");
+    write("bad.md", "---\nname: bad\ndescription: Reviews: a change\n---\nHello\n");
+    write("note.md", "name: note\n---\nHello\n");
+    write("labels.toml", "[refund]\nproduction = 2\n");
+    let output = run(folder.path(), &["check", "prompts"]);
+    assert_eq!((output.status.code(), text(&output.stderr)), (Some(1), String::new()));
+    let said = text(&output.stdout);
+    let lines: Vec<_> = said.lines().collect();
+    let colon =
+        "prompts/bad.md:3:21: front matter: quote a text that has a colon: `description: \"…\"`";
+    assert_eq!(lines[0], colon, "{said}");
+    assert!(
+        lines[1].starts_with("prompts/labels.toml: production of refund is version 2"),
+        "{said}"
+    );
+    assert!(
+        lines[2].starts_with("warning: prompts/note.md:1:1: looks like front matter"),
+        "{said}"
+    );
+    assert_eq!(lines[3..], ["1 prompt, 1 skill, 2 mistakes"]);
+    let output = run(folder.path(), &["check", "prompts", "--json"]);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&report["prompts"], &report["invalid"][0]), (&json!(1), &json!(colon)));
+    let output = run(folder.path(), &["check", "nowhere"]);
+    assert_eq!(output.status.code(), Some(64));
+    assert!(text(&output.stderr).contains("nowhere is not a folder"), "{output:?}");
+}
+
+#[test]
+fn an_author_renders_a_file_without_a_gateway() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    };
+    let front =
+        "name: review\narguments:\n- {name: code, required: true}\n- {name: tone, choices: [calm]}";
+    let prompt = |body: &str| format!("---\n{front}\n---\n{body}\n");
+    write(
+        "in/review.md",
+        &prompt("## user\nRead {{ code }}\n{{ embed(\"list.txt\") }}\n## assistant\nYes"),
+    );
+    write("in/copy.md", &prompt("A copy of it {{ code }}"));
+    write("in/list.txt", "Check this.");
+    write("in/review/versions/3.md", &prompt("Version 3 of {{ code }}\n{{ embed(\"list.txt\") }}"));
+    write("in/sub/deep.md", &prompt("{{ code }}\n{{ embed(\"list.txt\") }}"));
+    write("in/bad.md", &prompt("\n{{ cod }}"));
+    write("code.txt", "let x;");
+    let render = |arguments: &[&str]| run(folder.path(), &[&["render"], arguments].concat());
+    let expected = "## user\nRead let x;\n\n## user\n[resource promptgate://library/list.txt]\nCheck this.\n\n\
+                    ## assistant\nYes\n";
+    for file in ["in/review.md", "./in/review.md"] {
+        let output = render(&[file, "code=@code.txt"]);
+        assert_eq!(text(&output.stdout), expected, "{output:?}");
+    }
+    let output = render(&["in/review/versions/3.md", "code=x"]);
+    assert!(text(&output.stdout).starts_with("## user\nVersion 3 of x\n"), "{output:?}");
+    let output = render(&["in/sub/deep.md", "code=x", "--library", "in", "--json"]);
+    let result: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(result["messages"][0]["content"]["text"], "x");
+    for (arguments, said) in [
+        (&["in/review.md", "cod=x"][..], "review has no argument `cod`; did you mean `code`?"),
+        (&["in/review.md"], "required argument `code` is missing"),
+        (
+            &["in/bad.md"],
+            "in/bad.md:8:4: the text uses {{ cod }}, which is no argument; did you mean `code`?",
+        ),
+        (&["in/list.txt"], "in/list.txt: is no prompt: its first line is not `---`"),
+        (&["in/none.md"], "in/none.md: cannot be resolved"),
+        (
+            &["in/sub/deep.md", "code=x"],
+            "in/sub/deep.md:8:1: embed(\"list.txt\"): there is no such file",
+        ),
+    ] {
+        let output = render(arguments);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        assert!(text(&output.stderr).contains(said), "{arguments:?}: {output:?}");
+    }
+    let output = render(&["in/review.md", "code=x", "tone=loud"]);
+    assert!(text(&output.stderr).contains("`loud` is no choice for `tone`"), "{output:?}");
+    assert!(output.status.success(), "the prompt decides");
 }
 
 #[test]

@@ -129,7 +129,7 @@ fn listed(reach: &Reach, gateway: &GatewayArgs, choice: &Choice) -> Result<Liste
 }
 
 /// Returns a prompt as the gateway lists it.
-fn definition(prompt: &Prompt) -> Value {
+pub(super) fn definition(prompt: &Prompt) -> Value {
     let mut text = String::new();
     prompt.write(&prompt.name, &mut text);
     serde_json::from_str(&text).unwrap_or_default()
@@ -194,13 +194,10 @@ pub(crate) fn get(
 ) -> Result<(), Failure> {
     let url = Reach::find(&gateway.file).endpoint(gateway.url.as_deref())?;
     let arguments = &with_values(arguments, &mut io::stdin().lock())?;
-    let given: Map<String, Value> =
-        arguments.iter().map(|(key, value)| (key.clone(), value.clone().into())).collect();
-    let given = Value::from(given).to_string().into_bytes();
     let request = UpstreamRequest {
         params: RequestParams::Get {
             name: name.into(),
-            arguments: Document::parse(given, 2).ok(),
+            arguments: document(arguments),
             answers: None,
             source: None,
         },
@@ -237,12 +234,19 @@ pub(crate) fn get(
     gateway.output.print(&result, &messages_text(&result))
 }
 
+/// Returns the arguments as an object of strings.
+pub(super) fn document(arguments: &[(String, String)]) -> Option<Document> {
+    let given: Map<String, Value> =
+        arguments.iter().map(|(key, value)| (key.clone(), value.clone().into())).collect();
+    Document::parse(Value::from(given).to_string().into_bytes(), 2).ok()
+}
+
 /// Returns the arguments with the values that stand elsewhere: `@FILE` in a file, `-` on standard
 /// input. `@@` is an `@`.
 ///
 /// # Errors
 /// With exit code 64, if a value cannot be read or is not UTF-8, or two are on standard input.
-fn with_values(
+pub(super) fn with_values(
     arguments: &[(String, String)],
     input: &mut dyn Read,
 ) -> Result<Vec<(String, String)>, Failure> {
@@ -285,7 +289,10 @@ const UNKNOWN_PROMPT: &str = r#""reason":"unknown_prompt""#;
 
 /// Checks that a prompt has these arguments. A value that is not among the choices of its argument
 /// is reported on standard error.
-fn check_arguments(prompt: &Value, arguments: &[(String, String)]) -> Result<(), String> {
+pub(super) fn check_arguments(
+    prompt: &Value,
+    arguments: &[(String, String)],
+) -> Result<(), String> {
     let name = printable(prompt["name"].as_str().unwrap_or_default());
     let known: Vec<&str> = elements(&prompt["arguments"])
         .iter()
@@ -415,7 +422,7 @@ pub(crate) fn list_text(prompts: &[Value], terminal: Option<usize>) -> String {
     out
 }
 
-fn messages_text(result: &Value) -> String {
+pub(super) fn messages_text(result: &Value) -> String {
     let mut out = String::new();
     for message in elements(&result["messages"]) {
         let role = printable_line(message["role"].as_str().unwrap_or_default());

@@ -86,7 +86,12 @@ pub(crate) enum Command {
     /// that match nothing known, and of changes that the gateway which runs with this file would
     /// hold back. Exit code: 64 if there is a mistake; 1 if a prompt file is not valid, and with
     /// --dial also if an upstream does not answer, or the store of the cluster cannot be used.
+    ///
+    /// With a folder, checks the prompts and skills in it, and needs no configuration.
     Check {
+        /// Folder of prompts to check instead of the configuration
+        #[arg(value_name = "DIR", conflicts_with_all = ["dial", "against_running"])]
+        folder: Option<PathBuf>,
         #[command(flatten)]
         file: ConfigFile,
         /// Also connect to each upstream and list its prompts: shows the era, the revision, the
@@ -251,6 +256,19 @@ pub(crate) enum Command {
         arguments: Vec<(String, String)>,
         #[command(flatten)]
         gateway: GatewayArgs,
+    },
+    /// Print what a prompt file gives with these arguments; needs no gateway
+    Render {
+        /// Prompt file
+        file: PathBuf,
+        /// Arguments of the prompt, as for `promptgate get`
+        #[arg(value_name = "KEY=VALUE", value_parser = key_value)]
+        arguments: Vec<(String, String)>,
+        /// Folder of the library, which has the embedded files [default: the folder of the prompt]
+        #[arg(long, value_name = "DIR")]
+        library: Option<PathBuf>,
+        #[command(flatten)]
+        output: Output,
     },
     /// Supervise a child process (started by the gateway itself)
     #[cfg(target_os = "linux")]

@@ -96,9 +96,14 @@ pub(crate) fn fitted(line: &str, width: Option<usize>) -> String {
     }
 }
 
+/// Returns a number with its noun.
+pub(crate) fn counted(count: usize, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
 /// Returns a number of prompts with its noun.
 pub(crate) fn prompts(count: usize) -> String {
-    format!("{count} {}", if count == 1 { "prompt" } else { "prompts" })
+    counted(count, "prompt")
 }
 
 /// Describes the repairs to the messages of an upstream, by its row; empty if there are none.
