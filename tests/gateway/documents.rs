@@ -7,6 +7,7 @@ use config::{Config, Settings};
 use domain::protocol::server_request::ClientCapabilities;
 use serde_json::json;
 
+use crate::support::process::BINARY;
 use crate::support::{Gateway, eventually};
 
 fn read(path: &str) -> String {
@@ -215,16 +216,65 @@ fn dashboards_alerts_and_the_manual_speak_of_metrics_that_there_are() {
     assert!(looked_at > 80, "{looked_at}");
 }
 
+/// The first block of this language in docs/authors.md.
+fn block_for_authors<'a>(manual: &'a str, language: &str) -> &'a str {
+    let opening = format!("```{language}\n");
+    manual.split(&opening).nth(1).unwrap().split("\n```\n").next().unwrap()
+}
+
 #[tokio::test]
-async fn the_prompt_in_the_manual_of_the_library_works_as_pasted() {
-    let manual = read("docs/sources.md");
-    let prompt = manual.split("```markdown\n").nth(1).unwrap().split("\n```\n").next().unwrap();
+async fn the_prompt_in_the_manual_for_authors_works_as_pasted() {
+    let manual = read("docs/authors.md");
     let folder = tempfile::tempdir().unwrap();
-    std::fs::write(folder.path().join("pasted.md"), prompt).unwrap();
+    std::fs::write(folder.path().join("pasted.md"), block_for_authors(&manual, "markdown"))
+        .unwrap();
     let toml = format!("[upstreams.lib]\ntransport = \"library\"\npath = {:?}\n", folder.path());
     let gateway = Gateway::start(&toml).await;
     let params = json!({"name": "lib__review-code", "arguments": {"code": "let x"}});
     let messages = gateway.client().ask("prompts/get", params).await["messages"].take();
     assert!(messages[0]["content"]["text"].as_str().unwrap().contains("let x"), "{messages}");
     assert_eq!(messages[1]["role"], "assistant");
+}
+
+#[test]
+fn the_commands_in_the_manual_for_authors_work_without_a_gateway() {
+    let manual = read("docs/authors.md");
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    for created in ["prompts", ".git/hooks"] {
+        std::fs::create_dir_all(folder.path().join(created)).unwrap();
+    }
+    write("prompts/review-code.md", block_for_authors(&manual, "markdown"));
+    write("change.diff", "+ let y = 2;");
+    let path = std::env::var("PATH").unwrap();
+    let binaries = Path::new(BINARY).parent().unwrap();
+    let shell = |commands: &str| {
+        let mut shell = std::process::Command::new("sh");
+        shell.args(["-euc", commands]).current_dir(folder.path());
+        let output = shell.env("PATH", format!("{}:{path}", binaries.display())).output().unwrap();
+        assert!(output.status.success(), "{commands}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let blocks = manual.split("```sh\n").skip(1).filter_map(|block| block.split("```").next());
+    let said: Vec<_> = blocks.map(shell).collect();
+    assert_eq!(said.len(), 4, "{said:?}");
+    assert_eq!(said[0], "1 prompt, 0 skills, 0 mistakes\n");
+    assert!(said[1].contains("with a focus on security:\n\nlet x = 1;\n"), "{}", said[1]);
+    assert!(said[1].contains("+ let y = 2;\n\n## assistant\n"), "{}", said[1]);
+    assert!(said[2].starts_with("## user\nReview this change:\n\nx\n"), "{}", said[2]);
+    write("prompts/labels.toml", block_for_authors(&manual, "toml"));
+    assert_eq!(shell("sh .git/hooks/pre-commit"), "1 prompt, 0 skills, 0 mistakes\n");
+}
+
+#[test]
+fn each_mistake_in_the_manual_for_authors_is_a_message_of_the_library() {
+    let files = ["source", "template", "render", "scan", "embed", "reader", "yaml_mistake"];
+    let sources = files.map(|file| read(&format!("crates/library/src/{file}.rs"))).concat();
+    let manual = read("docs/authors.md");
+    let rows = manual.lines().filter_map(|line| line.strip_prefix("| `")?.split_once("` |"));
+    let messages: Vec<_> = rows.map(|(message, _)| message).collect();
+    assert!(messages.len() >= 15, "{messages:?}");
+    for message in messages {
+        assert!(sources.contains(message), "{message}");
+    }
 }
