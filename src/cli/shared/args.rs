@@ -50,7 +50,7 @@ const GROUPS: [(&str, &str); 4] = [
         "Run the gateway",
         "serve init import check config key connect reload login logins logout accounts schema completions man",
     ),
-    ("Write prompts", "list get labels rollouts"),
+    ("Write prompts", "render list get labels rollouts"),
     ("Approve prompts", "approvals"),
     ("Observe", "status health usage audit explain"),
 ];
