@@ -683,7 +683,7 @@ pub(crate) struct FindQuery {
     /// Show only entries for this upstream
     #[arg(long, value_name = "ID")]
     pub(crate) upstream: Option<String>,
-    /// Show only calls with this outcome: ok, cancelled, or the reason of an error
+    /// Show only calls with this outcome: ok, cancelled, or a reason such as `rate_limited`
     #[arg(long, value_name = "OUTCOME")]
     pub(crate) outcome: Option<String>,
     /// Show only denied calls and refused requests, with the rule, limit, approval or check that

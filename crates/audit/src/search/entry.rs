@@ -54,7 +54,7 @@ pub struct LogEntry {
     /// The rule that has denied it, such as `access.rules.3`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rule: Option<String>,
-    /// `None` if the outcome is not known.
+    /// Of `refused` the reason; `None` if the outcome is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outcome: Option<String>,
     /// In microseconds.
@@ -99,6 +99,9 @@ impl LogEntry {
         }
         if entry.event == "received" {
             entry.event = CALL.to_owned();
+        }
+        if entry.event == REFUSED {
+            entry.outcome = entry.members.get("reason").and_then(Value::as_str).map(str::to_owned);
         }
         Some(entry)
     }

@@ -137,6 +137,7 @@ fn denials_of_all_kinds_are_found_by_one_outcome_with_and_without_their_rule() {
         all(&log, &find, 10).into_iter().filter_map(|entry| entry.caller).collect::<Vec<_>>()
     };
     assert_eq!(find("unknown_prompt"), ["cid", "bob"]);
+    assert_eq!(find("rate_limited"), ["fay"], "by the name that other outcomes have");
     assert_eq!(find("ok"), ["dan,\"rule\":\"x", "denied"]);
 }
 
