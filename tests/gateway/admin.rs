@@ -33,7 +33,7 @@ async fn upstreams_and_prompts_are_shown_as_they_are() {
     let row = |id: &str| rows.iter().find(|row| row["upstream"] == id).unwrap();
     let up = row("up");
     let expected = json!({"upstream": "up", "transport": "http", "state": "up", "era": "modern",
-        "revision": "2026-07-28", "listChanged": false, "listed": 2, "held": 0, "undecided": 0, "prompts": 2, "pages": 1,
+        "revision": "2026-07-28", "listChanged": false, "listed": 2, "leftOut": 0, "held": 0, "undecided": 0, "prompts": 2, "pages": 1,
         "ageSecs": up["ageSecs"], "lastHour": {"calls": 0, "failures": 0}, "inFlight": 0, "waiting": 0, "breaker": "closed",
         "driverRestarts": 0});
     assert_eq!(*up, expected);

@@ -38,6 +38,8 @@ pub(crate) struct UpstreamRow {
     pub list_changed: bool,
     /// Prompts of it that are served.
     pub listed: usize,
+    /// Elements of its list that a mistake in them or in their names keeps from being served.
+    pub left_out: usize,
     /// Prompts that are offered, and held back because they are not approved.
     pub held: usize,
     /// Prompts that wait for a decision.
@@ -54,7 +56,7 @@ pub(crate) struct UpstreamRow {
     /// Milliseconds until the next attempt, while the breaker is open.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_try_ms: Option<u64>,
-    /// Prompts on its list.
+    /// Prompts on its list, including invalid ones.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prompts: Option<usize>,
     /// Pages of its list.
@@ -133,6 +135,7 @@ impl UpstreamRow {
             revision: status.revision.map(|revision| revision.as_str()),
             list_changed: status.notifies,
             listed: status.listed,
+            left_out: status.left_out,
             held: status.held,
             undecided: status.undecided,
             approvals,

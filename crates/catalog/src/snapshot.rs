@@ -99,8 +99,9 @@ pub struct Incomplete {
 #[derive(Clone, Copy, Debug)]
 pub struct WalkInfo {
     pub pages: usize,
-    /// The number of prompts and skills that the upstream lists, including omitted ones.
+    /// The number of prompts that the upstream lists, including invalid ones.
     pub prompts: usize,
+    pub skills: usize,
     pub at: Instant,
 }
 

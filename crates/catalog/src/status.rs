@@ -1,12 +1,12 @@
 //! Status of the upstreams, for operators.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::snapshot::{Catalog, WalkInfo};
+use super::snapshot::{Catalog, LeftOut, LeftOutBy, WalkInfo};
 use domain::fault::UpstreamFaultKind;
 use domain::name::UpstreamId;
 use domain::protocol::revision::Revision;
@@ -33,6 +33,8 @@ pub struct UpstreamStatus {
     pub notifies: bool,
     /// The number of its listed prompts.
     pub listed: usize,
+    /// The number of elements that are not listed because of a mistake in them or in their names.
+    pub left_out: usize,
     /// The number of prompts that are held back, and of prompts that wait for a decision.
     pub held: usize,
     pub undecided: usize,
@@ -91,7 +93,7 @@ impl UpstreamStatus {
             return Some(format!("{note} {seconds} s").into());
         }
         let walk = self.walk.filter(|_| self.failure.is_none())?;
-        let empty = emptiness(walk.pages, walk.prompts).map(Cow::Borrowed);
+        let empty = emptiness(walk.pages, walk.prompts + walk.skills).map(Cow::Borrowed);
         let serves = |commit: &Arc<str>| Cow::Owned(format!("serves commit {commit}"));
         empty.or_else(|| self.commit.as_ref().map(serves))
     }
@@ -118,6 +120,7 @@ pub fn statuses(
     catalog: &Catalog,
 ) -> Vec<UpstreamStatus> {
     let counts = catalog.content.counts();
+    let left_out = left_out_counts(catalog);
     let approvals = approval_counts(catalog);
     let status = |(id, upstream): (&UpstreamId, &Arc<Upstream>)| {
         let config = upstream.config();
@@ -138,6 +141,7 @@ pub fn statuses(
             revision: negotiated.and_then(|negotiated| negotiated.revision),
             notifies: negotiated.is_some_and(|negotiated| negotiated.notifies),
             listed: counts.get(id).copied().unwrap_or_default(),
+            left_out: left_out.get(id.as_str()).copied().unwrap_or_default(),
             held: approvals.held,
             undecided: approvals.undecided,
             nothing_approved: approvals.held > 0 && approvals.approved == 0,
@@ -156,6 +160,16 @@ pub fn statuses(
         }
     };
     upstreams.iter().map(status).collect()
+}
+
+fn left_out_counts(catalog: &Catalog) -> HashMap<&str, usize> {
+    let mut counts = HashMap::new();
+    let is_mistake =
+        |left_out: &&LeftOut| matches!(left_out.by, LeftOutBy::Defect | LeftOutBy::Name);
+    for left_out in catalog.content.left_out.iter().filter(is_mistake) {
+        *counts.entry(&*left_out.upstream).or_default() += 1;
+    }
+    counts
 }
 
 /// Counts of one upstream's prompts by approval.

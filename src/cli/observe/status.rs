@@ -22,7 +22,7 @@ pub(crate) fn run(admin: &AdminApi) -> Result<(), Failure> {
         // An older gateway has no such document.
         let cluster = cluster.unwrap_or_default();
         let upstreams = &upstreams["upstreams"];
-        let unnamed = match elements(upstreams).iter().any(|row| unlisted_count(row) > 0) {
+        let unnamed = match elements(upstreams).iter().any(|row| left_out_count(row) > 0) {
             true => unnamed(&fetch(&egress, &url, "/api/v1/catalog").await?),
             false => Vec::new(),
         };
@@ -119,10 +119,9 @@ pub(crate) async fn waiting_lines(url: &str) -> Vec<String> {
     elements(&upstreams["upstreams"]).iter().filter_map(awaiting).collect()
 }
 
-/// The elements of the list of an upstream that are neither listed nor held.
-fn unlisted_count(row: &Value) -> u64 {
-    let count = |member: &str| row[member].as_u64().unwrap_or_default();
-    count("prompts").saturating_sub(count("listed") + count("held"))
+/// The elements of the list of an upstream that are not listed because of a mistake.
+fn left_out_count(row: &Value) -> u64 {
+    row["leftOut"].as_u64().unwrap_or_default()
 }
 
 /// Most elements without a name of one upstream whose reasons are shown.
@@ -142,14 +141,15 @@ fn unlisted(row: &Value, unnamed: &Value) -> Vec<String> {
     let reasons = own.filter_map(|one| one["reason"].as_str()).take(MAX_UNNAMED);
     let mut lines: Vec<_> =
         reasons.map(|reason| format!("{upstream}: {}", printable(reason))).collect();
-    let without_name = lines.len() as u64;
-    let count = unlisted_count(row).saturating_sub(without_name);
-    if count > 0 {
-        let has = row["prompts"].as_u64().unwrap_or_default().saturating_sub(without_name);
+    let shown = lines.len() as u64;
+    let count = left_out_count(row);
+    if count > shown {
+        let has = row["prompts"].as_u64().unwrap_or_default();
         let dial = if row["transport"] == "library" { "" } else { " --dial" };
+        let part = if shown > 0 { format!(", {shown} of {count} shown") } else { String::new() };
         lines.push(format!(
-            "{upstream}: {count} of {has} prompts are not listed; `promptgate check{dial}` says \
-             which, unless an overlay drops them"
+            "{upstream}: {count} of {has} prompts are not listed{part}; `promptgate check{dial}` \
+             says which"
         ));
     }
     lines
@@ -215,4 +215,29 @@ fn notes(row: &Value, unnamed: &Value) -> Vec<String> {
     notes.extend(awaiting(row));
     notes.extend(unlisted(row, unnamed));
     notes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_number_of_prompts_that_are_not_listed_counts_those_whose_reasons_are_shown() {
+        let unnamed = |count: usize| -> Value {
+            (0..count).map(|n| json!({"upstream": "team", "reason": format!("{n}.md")})).collect()
+        };
+        let row = |left_out: usize, prompts: usize| json!({"upstream": "team", "transport": "library", "leftOut": left_out, "prompts": prompts});
+        let lines = unlisted(&row(24, 33), &unnamed(24));
+        assert_eq!((lines.len(), lines[9].as_str()), (11, "team: 9.md"));
+        assert_eq!(
+            lines[10],
+            "team: 24 of 33 prompts are not listed, 10 of 24 shown; `promptgate check` says which"
+        );
+        assert_eq!(unlisted(&row(2, 33), &unnamed(2)).len(), 2, "each reason is shown");
+        assert_eq!(
+            unlisted(&row(1, 3), &unnamed(0)),
+            ["team: 1 of 3 prompts are not listed; `promptgate check` says which"]
+        );
+        assert!(unlisted(&row(0, 33), &unnamed(0)).is_empty());
+    }
 }

@@ -416,7 +416,9 @@ impl Refresh {
         for known in &self.upstreams {
             catalog.pending |= matches!(known.state, ReportState::Unseen);
             if let Some((FetchedList { listed, .. }, at)) = &known.list {
-                let walk = WalkInfo { pages: listed.pages, prompts: listed.len(), at: *at };
+                let pages = listed.pages;
+                let skills = listed.skills.len();
+                let walk = WalkInfo { pages, prompts: listed.len() - skills, skills, at: *at };
                 catalog.walks.insert(known.source.id.clone(), walk);
             }
             catalog
