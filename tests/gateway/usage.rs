@@ -15,16 +15,16 @@ use crate::support::{Gateway, Upstream, eventually};
 /// A value that no command may show.
 const SECRET: &str = "hunter2-in-an-argument";
 
-struct Terminal(tempfile::TempDir);
+pub struct Terminal(tempfile::TempDir);
 
 impl Terminal {
-    fn new(toml: &str) -> Self {
+    pub fn new(toml: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("gateway.toml"), toml).unwrap();
         Self(folder)
     }
 
-    fn run(&self, args: &[&str]) -> String {
+    pub fn run(&self, args: &[&str]) -> String {
         let output = std::process::Command::new(BINARY)
             .args(args)
             .current_dir(self.0.path())
@@ -35,12 +35,12 @@ impl Terminal {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    fn usage(&self, args: &[&str]) -> Value {
+    pub fn usage(&self, args: &[&str]) -> Value {
         serde_json::from_str(&self.run(&[&["usage", "--json"], args].concat())).unwrap()
     }
 
     /// Key, uses, failures and denied of each row.
-    fn rows(&self, args: &[&str]) -> Vec<(String, u64, u64, u64)> {
+    pub fn rows(&self, args: &[&str]) -> Vec<(String, u64, u64, u64)> {
         let report = self.usage(args);
         let row = |row: &Value| {
             let count = |member: &str| row[member].as_u64().unwrap();
@@ -50,7 +50,7 @@ impl Terminal {
         report["rows"].as_array().unwrap().iter().map(row).collect()
     }
 
-    fn found(&self, args: &[&str]) -> Vec<Value> {
+    pub fn found(&self, args: &[&str]) -> Vec<Value> {
         let lines = self.run(&[&["audit", "find", "--json"], args].concat());
         lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }

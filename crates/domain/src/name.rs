@@ -69,6 +69,14 @@ pub fn version_name(raw: &str, version: &str) -> String {
     format!("{raw}{VERSION_MARK}{version}")
 }
 
+/// Returns the name of the prompt that a name such as `refund@3` is a version of; `None` for other
+/// names.
+pub fn prompt_of_version(name: &str) -> Option<&str> {
+    let (prompt, version) = name.rsplit_once(VERSION_MARK)?;
+    let is_version = !prompt.is_empty() && !version.is_empty();
+    (is_version && !prompt.starts_with(SKILL_SCHEME)).then_some(prompt)
+}
+
 /// Returns whether `text` is a valid upstream id or non-empty prefix.
 pub(crate) fn is_prefix(text: &str) -> bool {
     let in_set = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();

@@ -2,10 +2,11 @@
 
 use std::fmt::Write as _;
 use std::io;
+use std::iter;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::evidence;
@@ -16,8 +17,11 @@ use crate::cli::shared::output::{elements, print, print_json, printable, table};
 use admin::table::csv;
 use admin::usage_columns::{self, COUNTS, DIMENSIONS};
 use audit::question::Question;
-use audit::usage::{Dimension, Filter, GatewayUsage, Query, RecentUses, Report, Sort, UsedPrompts};
+use audit::usage::{
+    Dimension, Filter, GatewayUsage, Query, RecentUses, Report, Row, Sort, UsedPrompts,
+};
 use config::Records;
+use domain::name::prompt_of_version;
 use domain::text::similar::suggestion;
 
 /// The time for an answer: people wait for it.
@@ -38,6 +42,7 @@ pub(crate) fn run(args: &UsageQuery) -> Result<(), Failure> {
         caller: args.caller.clone(),
         upstream: args.upstream.clone(),
         endpoint: args.view.clone(),
+        ..Filter::default()
     };
     let by = args.by.into();
     let limit = limit(args);
@@ -134,7 +139,7 @@ fn open(records: &Records) -> Result<GatewayUsage, Failure> {
 
 /// Reports on standard error which names of a filter were never used.
 fn unknown_names(query: &Query, usage: &GatewayUsage, now: SystemTime, until: Instant) {
-    let Filter { prompt, caller, upstream, endpoint } = &query.filter;
+    let Filter { prompt, caller, upstream, endpoint, .. } = &query.filter;
     let named = [
         (Dimension::Prompt, "prompt", prompt),
         (Dimension::Caller, "caller", caller),
@@ -147,8 +152,9 @@ fn unknown_names(query: &Query, usage: &GatewayUsage, now: SystemTime, until: In
         let from = SystemTime::UNIX_EPOCH;
         let all = Query { by, from, to: now, filter, limit, sort: Sort::Uses };
         let rows = usage.report_now(&all, until).rows;
-        if !rows.iter().any(|row| row.key == *name) {
-            let near = suggestion(name, rows.iter().map(|row| row.key.as_str()));
+        let known = || rows.iter().chain(rows.iter().flat_map(|row| &row.versions));
+        if !known().any(|row| row.key == *name) {
+            let near = suggestion(name, known().map(|row| row.key.as_str()));
             eprintln!("{}", printable(&format!("no use of the {noun} `{name}` is known{near}")));
         }
     }
@@ -173,7 +179,9 @@ fn unused(
     // A use at any time shows that the prompt exists.
     let known = used_since(SystemTime::UNIX_EPOCH)?.prompts;
     let UsedPrompts { prompts: used, is_partial } = used_since(from)?;
+    // A version is part of its prompt, which is known, too.
     let mut unused: Vec<_> = known.difference(&used).collect();
+    unused.retain(|name| prompt_of_version(name).is_none());
     unused.sort();
     let is_more = unused.len() > limit(args);
     unused.truncate(limit(args));
@@ -193,7 +201,7 @@ fn text(by: Dimension, report: &Report) -> String {
     }
     let columns = usage_columns::of_rows(by, &report.rows);
     let columns: Vec<_> = columns.filter(|column| !column.heading.is_empty()).collect();
-    let mut out = table(&columns, elements(&json!(report.rows)));
+    let mut out = table(&columns, &lines(&report.rows));
     if report.partial {
         let _ = write!(
             out,
@@ -203,7 +211,16 @@ fn text(by: Dimension, report: &Report) -> String {
     out
 }
 
-/// Returns comma-separated values. The keys stand under the name of their dimension.
+/// The lines of a table: each row, and below a prompt its versions, indented.
+fn lines(rows: &[Row]) -> Vec<Value> {
+    let version = |row: &Row| json!(Row { key: format!("  {}", row.key), ..row.clone() });
+    let with_versions =
+        |row: &Row| iter::once(json!(row)).chain(row.versions.iter().map(version)).collect();
+    rows.iter().flat_map::<Vec<_>, _>(with_versions).collect()
+}
+
+/// Returns comma-separated values, of prompts without their versions, so that sums of a column are
+/// right. The keys stand under the name of their dimension.
 fn spreadsheet(by: Dimension, report: &Report) -> String {
     let members: Vec<_> = ["key"].into_iter().chain(COUNTS.map(|column| column.member)).collect();
     let table = csv(&members, elements(&json!(report.rows)), "\n");

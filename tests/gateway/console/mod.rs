@@ -15,6 +15,7 @@ mod records;
 mod sign_in;
 mod skills;
 mod trials;
+mod usage;
 
 use std::collections::BTreeMap;
 

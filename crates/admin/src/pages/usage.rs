@@ -111,6 +111,7 @@ pub(super) async fn usage(state: &AdminState, request: &PageRequest) -> PageResu
             caller: owned("caller"),
             upstream: owned("upstream"),
             endpoint,
+            ..Filter::default()
         },
         limit: request.rows,
         sort,
@@ -160,7 +161,7 @@ fn endpoint(state: &AdminState, view: &str) -> String {
     if view == "main" { server.path.clone() } else { server.view_path(view) }
 }
 
-/// Served prompts and skills without a use in the span.
+/// Served prompts and skills without a use in the span. A version is used with its prompt.
 async fn unused(
     state: &AdminState,
     request: &PageRequest,
@@ -169,7 +170,8 @@ async fn unused(
     let catalog = state.router.catalog();
     let skills = catalog.skills.content.items();
     // A prompt that stands for a skill is counted as that skill.
-    let is_own = |item: &&ListedItem| item.counted_name() == &item.public_name;
+    let is_own =
+        |item: &&ListedItem| item.counted_name() == &item.public_name && !item.is_version();
     let items = catalog.content.items().chain(skills).filter(is_own);
     let names = items.map(|item| &*item.public_name);
     let used = state.used_prompts(from, request.until).await.prompts;

@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::counts::{Counts, Histogram};
+use domain::name::prompt_of_version;
 use domain::prompts::skill::is_skill_uri;
 use domain::time::unix_time::UnixSeconds;
 
@@ -44,8 +45,11 @@ pub enum Sort {
 /// The calls that are counted; all of them by default.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Filter {
-    /// Public name.
+    /// Public name, which stands for all versions of the prompt, or that of one version.
     pub prompt: Option<String>,
+    /// Public name alone, without those of other versions of the prompt.
+    #[serde(default)]
+    pub name: Option<String>,
     pub caller: Option<String>,
     pub upstream: Option<String>,
     /// Path of an endpoint.
@@ -62,6 +66,17 @@ pub struct Query {
     /// The maximum number of rows.
     pub limit: usize,
     pub sort: Sort,
+}
+
+impl Query {
+    /// Returns the key of the row that counts a name: a version counts for its prompt, unless the
+    /// question is about this version. With the separator `@` an upstream stands before it.
+    fn row_key<'a>(&self, name: &'a str, sum: &Sum) -> &'a str {
+        let wanted = self.filter.prompt.as_deref();
+        let prompt = prompt_of_version(name).filter(|_| self.by == Dimension::Prompt);
+        let prompt = prompt.filter(|prompt| sum.upstream.as_deref() != Some(*prompt));
+        prompt.filter(|prompt| wanted.is_none_or(|name| name == *prompt)).unwrap_or(name)
+    }
 }
 
 /// The callers of a prompt in the last week.
@@ -258,6 +273,10 @@ pub struct Row {
     pub last: Option<SystemTime>,
     /// Uses in the period of the same length before.
     pub before: u64,
+    /// The names under which the prompt was used, if versions of it are among them. The row is
+    /// their sum.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub versions: Vec<Self>,
 }
 
 /// The sums of one span of time.
@@ -365,11 +384,7 @@ impl Sums {
 
     /// Adds other sums in points of `seconds` each, at least as long as the points of `other`.
     fn merge(&mut self, other: &Self, seconds: u64) {
-        for (key, Sum { counts, histogram, upstream, last }) in &other.rows {
-            let upstream = upstream.as_deref();
-            let histogram = Some(histogram);
-            self.add(key, SumPart { counts: *counts, histogram, upstream, last: *last });
-        }
+        other.rows.iter().for_each(|(key, sum)| self.add(key, sum.part()));
         for (start, (counts, histogram)) in &other.points {
             self.add_point(start - start % seconds, counts, Some(histogram));
         }
@@ -389,34 +404,65 @@ impl Sums {
             .partition(|(_, sum)| sum.counts.uses > least);
         let others = Self { rows: others, ..Self::default() };
         self.rows = kept;
-        for Sum { counts, histogram, last, .. } in others.rows.values() {
-            let histogram = Some(histogram);
-            let upstream = None;
-            self.add(OTHERS_NAME, SumPart { counts: *counts, histogram, upstream, last: *last });
+        for sum in others.rows.values() {
+            self.add(OTHERS_NAME, SumPart { upstream: None, ..sum.part() });
         }
         self.partial = true;
         true
     }
 
-    /// Returns the keys that were used.
+    /// Returns the keys that were used, and the prompts whose versions were used.
     pub(super) fn used(&self) -> impl Iterator<Item = &str> {
         let used = self.rows.iter().filter(|(_, sum)| sum.counts.uses > 0);
-        used.map(|(key, _)| &**key)
+        used.flat_map(|(key, _)| std::iter::once(&**key).chain(prompt_of_version(key)))
+    }
+
+    /// Returns the sums by the rows of a report.
+    fn by_row(&self, query: &Query) -> HashMap<Box<str>, Sum> {
+        let mut rows = Self::default();
+        for (name, sum) in &self.rows {
+            rows.add(query.row_key(name, sum), sum.part());
+        }
+        rows.rows
+    }
+
+    /// Returns the rows of a report in their order, those of prompts with their versions.
+    fn rows(&self, before: &Self, query: &Query) -> Vec<Row> {
+        let order = |a: &Row, b: &Row| {
+            query.sort.rank(b).cmp(&query.sort.rank(a)).then_with(|| a.key.cmp(&b.key))
+        };
+        let row = |key: &str, sum: &Sum, before: Option<&Sum>| {
+            let is_named = query.by == Dimension::Prompt && key != OTHERS_NAME;
+            let kind = is_named.then(|| UsedKind::of(key));
+            Row { kind, ..sum.row(key.to_owned(), before.map_or(0, |sum| sum.counts.uses)) }
+        };
+        let mut versions: HashMap<&str, Vec<Row>> = HashMap::new();
+        let is_version = |(name, sum): &(&Box<str>, &Sum)| query.row_key(name, sum) != &***name;
+        for (name, sum) in self.rows.iter().filter(is_version) {
+            versions.insert(query.row_key(name, sum), Vec::new());
+        }
+        for (name, sum) in &self.rows {
+            if let Some(rows) = versions.get_mut(query.row_key(name, sum)) {
+                rows.push(row(name, sum, before.rows.get(name)));
+            }
+        }
+        let before = before.by_row(query);
+        let with_versions = |(key, sum): (Box<str>, Sum)| {
+            let mut versions = versions.remove(&*key).unwrap_or_default();
+            versions.sort_by(order);
+            Row { versions, ..row(&key, &sum, before.get(&key)) }
+        };
+        let mut rows: Vec<_> = self.by_row(query).into_iter().map(with_versions).collect();
+        rows.sort_by(order);
+        rows
     }
 
     /// Makes the report of these sums; points take `seconds` each. `before` are the sums of the
     /// period before.
     pub(super) fn report(self, before: &Self, query: &Query, seconds: u64) -> Report {
-        let Self { rows, points, partial } = self;
-        let row = |(key, sum): (Box<str>, Sum)| {
-            let before = before.rows.get(&key).map_or(0, |sum| sum.counts.uses);
-            let is_named = query.by == Dimension::Prompt && &*key != OTHERS_NAME;
-            let kind = is_named.then(|| UsedKind::of(&key));
-            Row { kind, ..sum.row(key.into(), before) }
-        };
-        let mut rows: Vec<_> = rows.into_iter().map(row).collect();
-        rows.sort_by(|a, b| query.sort.rank(b).cmp(&query.sort.rank(a)).then(a.key.cmp(&b.key)));
+        let mut rows = self.rows(before, query);
         rows.truncate(query.limit);
+        let Self { points, partial, .. } = self;
         let mut latency = Histogram::default();
         points.values().for_each(|(_, histogram)| latency.merge(histogram));
         let p95_ms = latency.quantile_ms(0.95);
@@ -434,7 +480,13 @@ impl Sums {
 }
 
 impl Sum {
-    fn row(self, key: String, before: u64) -> Row {
+    fn part(&self) -> SumPart<'_> {
+        let Self { counts, histogram, upstream, last } = self;
+        let upstream = upstream.as_deref();
+        SumPart { counts: *counts, histogram: Some(histogram), upstream, last: *last }
+    }
+
+    fn row(&self, key: String, before: u64) -> Row {
         let Self { counts, histogram, upstream, last } = self;
         let mean = counts.micros.checked_div(counts.uses);
         #[expect(clippy::cast_precision_loss, reason = "a mean duration is far below 2^53 µs")]
@@ -442,7 +494,7 @@ impl Sum {
         Row {
             key,
             kind: None,
-            upstream: upstream.map(Into::into),
+            upstream: upstream.as_deref().map(Into::into),
             uses: counts.uses,
             failures: counts.failures,
             denied: counts.denied,
@@ -450,8 +502,9 @@ impl Sum {
             p50_ms: histogram.quantile_ms(0.5),
             p95_ms: histogram.quantile_ms(0.95),
             mean_ms,
-            last: (last > 0).then(|| at(last)),
+            last: (*last > 0).then(|| at(*last)),
             before,
+            versions: Vec::new(),
         }
     }
 }

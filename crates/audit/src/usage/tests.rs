@@ -110,6 +110,74 @@ fn the_uses_of_a_week_are_shown_by_day() {
 }
 
 #[test]
+fn a_prompt_is_used_as_often_as_its_versions_together() {
+    let mut log = Log::new("i0");
+    for (name, caller, outcome) in [
+        ("r", 0, "ok"),
+        ("r@candidate", 1, "ok"),
+        ("r@candidate", 1, "upstream_timeout"),
+        ("r@2", 0, "ok"),
+        ("rest", 0, "ok"),
+        ("only@3", 0, "ok"),
+    ] {
+        log.get(name, Call { secs: secs(now()) - 60, prompt: 0, caller, outcome });
+    }
+    let usage = GatewayUsage::read(None, Some(log.path())).unwrap();
+    let rows = |rows: &[Row]| -> Vec<_> {
+        rows.iter().map(|row| (row.key.clone(), row.uses, row.failures)).collect()
+    };
+    let row = |key: &str, uses, failures| (key.to_owned(), uses, failures);
+    let of = |prompt: &str| Filter { prompt: Some(prompt.to_owned()), ..Filter::default() };
+    for period in [MINUTE * 60, MINUTE * 60 * 24 * 7, MINUTE * 60 * 24 * 30] {
+        let all = report(&usage, Dimension::Prompt, period, now());
+        let expected = [row("u0__r", 4, 1), row("u0__only", 1, 0), row("u0__rest", 1, 0)];
+        assert_eq!(rows(&all.rows), expected);
+        let versions = [row("u0__r@candidate", 2, 1), row("u0__r", 1, 0), row("u0__r@2", 1, 0)];
+        assert_eq!(rows(&all.rows[0].versions), versions);
+        assert!(all.rows[0].versions.iter().all(|version| version.p95_ms.is_some()), "{period:?}");
+        assert_eq!(rows(&all.rows[1].versions), [row("u0__only@3", 1, 0)]);
+        assert!(all.rows[2].versions.is_empty());
+        let series = |report: &Report| report.series.iter().map(|point| point.uses).sum::<u64>();
+        for (filter, total, expected) in [
+            (of("u0__r"), 4, &[row("c0", 2, 0), row("c1", 2, 1)][..]),
+            (of("u0__r@2"), 1, &[row("c0", 1, 0)]),
+            (Filter { name: Some("u0__r".into()), ..Filter::default() }, 1, &[row("c0", 1, 0)]),
+        ] {
+            let callers = filtered(&usage, Dimension::Caller, filter, period, now());
+            assert_eq!((series(&callers), &*rows(&callers.rows)), (total, expected));
+        }
+        let own = filtered(&usage, Dimension::Prompt, of("u0__r"), period, now());
+        assert_eq!((rows(&own.rows), own.rows[0].versions.len()), (vec![row("u0__r", 4, 1)], 3));
+        let version = filtered(&usage, Dimension::Prompt, of("u0__r@2"), period, now());
+        assert_eq!(rows(&version.rows), [row("u0__r@2", 1, 0)]);
+        assert!(version.rows[0].versions.is_empty());
+    }
+    let recent = usage.report_now(&RecentUses::query("u0__r", now()), Instant::now() + MINUTE);
+    assert_eq!(RecentUses::of(recent).to_string(), "4 in the last 7 days: c0 2, c1 2");
+    let names = ["u0__r", "u0__only", "u0__r@candidate"].map(str::to_owned);
+    let daily = usage.daily_now(&names, now(), Instant::now() + MINUTE);
+    let uses = names.map(|name| daily.of(&name).iter().sum::<u64>());
+    assert_eq!(uses, [4, 1, 2]);
+    let (used, _) = usage.used_now(now() - MINUTE * 60, now(), Instant::now() + MINUTE);
+    assert!(used.contains("u0__only") && used.contains("u0__only@3"), "{used:?}");
+}
+
+#[test]
+fn a_separator_is_not_the_mark_of_a_version() {
+    let mut sums = Sums::default();
+    for name in ["up@review", "up@explain", "skill://up/a@b/SKILL.md"] {
+        let counts = counts::Counts { uses: 1, ..Default::default() };
+        sums.add(name, query::SumPart { counts, upstream: Some("up"), ..Default::default() });
+    }
+    let (from, to) = (SystemTime::UNIX_EPOCH, now());
+    let by = Dimension::Prompt;
+    let query = Query { by, from, to, filter: Filter::default(), limit: 10, sort: Sort::Uses };
+    let rows = sums.report(&Sums::default(), &query, 60).rows;
+    let keys: Vec<_> = rows.iter().map(|row| row.key.as_str()).collect();
+    assert_eq!(keys, ["skill://up/a@b/SKILL.md", "up@explain", "up@review"]);
+}
+
+#[test]
 fn a_report_says_since_when_calls_are_known() {
     let mut log = Log::new("i0");
     call(&mut log, 2 * DAY, 0, "ok");

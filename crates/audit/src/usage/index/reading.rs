@@ -13,6 +13,7 @@ use super::{DAY, HOUR, MINUTE};
 use crate::usage::counts::{Counts, Histogram};
 use crate::usage::daily::{DailyUses, WEEK_DAYS};
 use crate::usage::query::{Dimension, Filter, Query, Rounding, SumPart, Sums, UNKNOWN};
+use domain::name::{VERSION_MARK, prompt_of_version};
 
 /// Periods up to this length are answered by minute, in seconds.
 const BY_MINUTE: u64 = DAY;
@@ -71,7 +72,8 @@ impl IndexSnapshot {
         Ok(known?.into_iter().flatten().min().unwrap_or(UNKNOWN))
     }
 
-    /// Adds the uses of prompts on the days of the week that begins at `first`, until `until`.
+    /// Adds the uses of prompts, with those of their versions, on the days of the week that begins
+    /// at `first`, until `until`.
     pub(in crate::usage) fn daily(
         &self,
         prompts: &[String],
@@ -92,10 +94,11 @@ impl IndexSnapshot {
                         daily.is_partial = true;
                         break;
                     }
-                    let Some((id, _)) = find(db, prompt)? else { continue };
-                    for (day, start) in days.clone() {
-                        let uses = statement.query_row((start, id), |row| row.get(0)).optional()?;
-                        daily.add(prompt, day, uses.unwrap_or_default());
+                    for id in with_versions(db, prompt)? {
+                        for (day, start) in days.clone() {
+                            let uses = statement.query_row((start, id), |row| row.get(0));
+                            daily.add(prompt, day, uses.optional()?.unwrap_or_default());
+                        }
                     }
                 }
                 Ok(())
@@ -157,9 +160,32 @@ fn has_hours(db: &Connection, (from, to): (u64, u64)) -> rusqlite::Result<bool> 
 /// Whether the sums of single names answer: a filter by another kind than that of the rows needs
 /// pairs, which have no hours.
 fn is_by_key(by: Dimension, filter: &Filter) -> bool {
-    let Filter { prompt, caller, upstream, endpoint } = filter;
-    let is_set = [(PROMPT, prompt), (UPSTREAM, upstream), (CALLER, caller), (ENDPOINT, endpoint)];
+    let Filter { prompt, name, caller, upstream, endpoint } = filter;
+    let is_set = [
+        (PROMPT, prompt),
+        (PROMPT, name),
+        (UPSTREAM, upstream),
+        (CALLER, caller),
+        (ENDPOINT, endpoint),
+    ];
     is_set.into_iter().all(|(kind, name)| name.is_none() || kind == kind_of(by))
+}
+
+/// Returns the ids of the names under which a prompt is counted: its own, and those of its versions.
+fn with_versions(db: &Connection, prompt: &str) -> rusqlite::Result<Vec<NameId>> {
+    let mut ids: Vec<_> = find(db, prompt)?.into_iter().map(|(id, _)| id).collect();
+    let mut statement =
+        db.prepare_cached("SELECT id, name FROM names WHERE name >= ?1 AND name < ?2")?;
+    // The names that begin with the prompt and the mark, as the key of the table finds them.
+    let next = char::from(VERSION_MARK as u8 + 1);
+    let bounds = [VERSION_MARK, next].map(|end| format!("{prompt}{end}"));
+    let mut rows = statement.query(bounds)?;
+    while let Some(row) = rows.next()? {
+        if prompt_of_version(row.get_ref(1)?.as_str()?) == Some(prompt) {
+            ids.push(row.get(0)?);
+        }
+    }
+    Ok(ids)
 }
 
 fn kind_of(by: Dimension) -> i64 {
@@ -175,8 +201,8 @@ fn kind_of(by: Dimension) -> i64 {
 struct DatabaseQuery<'a> {
     db: &'a Connection,
     by: Dimension,
-    /// The pair's column of a name, with the requested name.
-    filter: Vec<(&'static str, NameId)>,
+    /// The pair's column of a name, with the requested names.
+    filter: Vec<(&'static str, Vec<NameId>)>,
     /// Whether the sums of single names answer.
     is_by_key: bool,
     /// `minute`, `hour` or `day`.
@@ -205,20 +231,20 @@ impl<'a> DatabaseQuery<'a> {
         (unit, step): (u64, u64),
         (from, to): (u64, u64),
     ) -> rusqlite::Result<Option<Self>> {
-        let Filter { prompt, caller, upstream, endpoint } = &query.filter;
-        let wanted = [
-            ("prompt", prompt),
-            ("caller", caller),
-            ("upstream", upstream),
-            ("endpoint", endpoint),
-        ];
-        let mut filter = Vec::new();
+        let Filter { prompt, name, caller, upstream, endpoint } = &query.filter;
+        let wanted =
+            [("prompt", name), ("caller", caller), ("upstream", upstream), ("endpoint", endpoint)];
+        let mut filter: Vec<(_, Vec<_>)> = Vec::new();
+        if let Some(prompt) = prompt {
+            filter.push(("prompt", with_versions(db, prompt)?));
+        }
         for (column, name) in wanted {
-            let Some(name) = name else { continue };
-            let Some((id, _)) = find(db, name)? else {
-                return Ok(None);
-            };
-            filter.push((column, id));
+            if let Some(name) = name {
+                filter.push((column, find(db, name)?.into_iter().map(|(id, _)| id).collect()));
+            }
+        }
+        if filter.iter().any(|(_, ids)| ids.is_empty()) {
+            return Ok(None);
         }
         let is_by_key = unit != MINUTE && is_by_key(query.by, &query.filter);
         let time = match unit {
@@ -328,11 +354,7 @@ impl<'a> DatabaseQuery<'a> {
     fn rows(&self) -> String {
         let Self { by, time, is_by_key, .. } = self;
         let sums = "c.uses, c.failures, c.denied, c.limited, c.micros, c.last";
-        let mut names = String::new();
-        for (column, id) in &self.filter {
-            let column = if *is_by_key { "name" } else { column };
-            names += &format!(" AND c.{column} = {id}");
-        }
+        let names = self.names();
         let range = format!("c.{time} >= ?1 AND c.{time} < ?2");
         if *is_by_key {
             let kind = kind_of(*by);
@@ -359,6 +381,17 @@ impl<'a> DatabaseQuery<'a> {
              FROM calls_by_day d CROSS JOIN pairs_by_day c ON c.day = d.day{names} \
              WHERE d.kind = 0 AND d.day >= ?1 AND d.day < ?2 ORDER BY d.day DESC"
         )
+    }
+
+    /// Returns the condition of the requested names on a row `c`.
+    fn names(&self) -> String {
+        let mut names = String::new();
+        for (column, ids) in &self.filter {
+            let column = if self.is_by_key { "name" } else { column };
+            let ids = ids.iter().map(NameId::to_string).collect::<Vec<_>>().join(", ");
+            names += &format!(" AND c.{column} IN ({ids})");
+        }
+        names
     }
 
     fn has_joined_pairs(&self) -> rusqlite::Result<bool> {
@@ -425,14 +458,14 @@ impl<'a> DatabaseQuery<'a> {
     /// Adds the latencies of single names, as far as the tables keep them.
     fn add_durations(&self, sums: &mut Sums) -> rusqlite::Result<()> {
         let Self { time, from, to, .. } = self;
-        let wanted = self.filter.first().map_or(NO_NAME, |(_, id)| *id);
+        let names = self.names();
         let kind = kind_of(self.by);
         let mut statement = self.db.prepare(&format!(
-            "SELECT name, step, sum(calls) FROM durations_by_{time} \
-             WHERE kind = {kind} AND {time} >= ?1 AND {time} < ?2 AND ?3 IN (0, name) \
-             GROUP BY name, step"
+            "SELECT c.name, c.step, sum(c.calls) FROM durations_by_{time} c \
+             WHERE c.kind = {kind} AND c.{time} >= ?1 AND c.{time} < ?2{names} \
+             GROUP BY c.name, c.step"
         ))?;
-        let mut rows = statement.query([*from, *to, wanted.unsigned_abs()])?;
+        let mut rows = statement.query([*from, *to])?;
         let mut name = NO_NAME;
         let mut histogram = Histogram::default();
         while let Some(row) = rows.next()? {

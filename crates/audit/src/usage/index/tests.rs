@@ -103,6 +103,21 @@ impl Log {
         self.calls
     }
 
+    /// Adds a get of a prompt of `u0` by its name there.
+    pub(in crate::usage) fn get(&mut self, raw: &str, call: Call) {
+        self.calls += 1;
+        let Call { secs, caller, .. } = call;
+        self.record(
+            secs,
+            &format!(
+                "\"event\":\"received\",\"call\":{},\"caller\":\"c{caller}\",\"endpoint\":\"/mcp\",\
+                 \"method\":\"prompts/get\",\"name\":\"u0__{raw}\",\"upstream\":\"u0\",\"prompt\":\"{raw}\"",
+                self.calls
+            ),
+        );
+        self.end(self.calls, call);
+    }
+
     fn end(&mut self, number: u64, call: Call) {
         let Call { secs, outcome, .. } = call;
         self.record(
