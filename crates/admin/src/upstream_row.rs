@@ -53,7 +53,10 @@ pub(crate) struct UpstreamRow {
     /// Open: all calls are refused.
     #[cfg_attr(test, schemars(extend("enum" = ["open", "closed"])))]
     pub breaker: &'static str,
-    /// Milliseconds until the next attempt, while the breaker is open.
+    /// Seconds since which it cannot be reached.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub down_secs: Option<u64>,
+    /// Milliseconds until the next attempt, while the breaker is open or the upstream is down.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_try_ms: Option<u64>,
     /// Prompts on its list, including invalid ones.
@@ -114,8 +117,9 @@ impl UpstreamRow {
 
     pub(crate) fn of(status: UpstreamStatus) -> Self {
         let (note, approvals) = (status.note(), status.waiting());
-        let until =
-            status.breaker_open_until.map(|until| until.saturating_duration_since(Instant::now()));
+        let is_open = status.breaker_open_until.is_some();
+        let next_try = status.breaker_open_until.or(status.outage.and_then(|down| down.next_try));
+        let next_try = next_try.map(|at| at.saturating_duration_since(Instant::now()));
         // The lines of the attempt that failed, where there is one: the upstream may have been
         // started again.
         let stderr = match status.failure.as_ref().map(UpstreamFaultKind::stderr) {
@@ -148,8 +152,9 @@ impl UpstreamRow {
             },
             in_flight: status.load.0,
             waiting: status.load.1,
-            breaker: if until.is_some() { "open" } else { "closed" },
-            next_try_ms: until.map(whole_millis),
+            breaker: if is_open { "open" } else { "closed" },
+            down_secs: status.outage.map(|outage| outage.since.elapsed().as_secs()),
+            next_try_ms: next_try.map(whole_millis),
             prompts: status.walk.map(|walk| walk.prompts),
             pages: status.walk.map(|walk| walk.pages),
             repairs: status.repairs,

@@ -12,7 +12,7 @@ use domain::name::UpstreamId;
 use domain::protocol::revision::Revision;
 use library::prompt_list::emptiness;
 use upstream::Upstream;
-use upstream::driver::ConnectionState;
+use upstream::driver::{ConnectionState, Outage};
 use upstream::recent_calls::RecentSummary;
 use upstream::stderr_tail::StderrTail;
 
@@ -42,6 +42,8 @@ pub struct UpstreamStatus {
     pub nothing_approved: bool,
     /// The last successful walk of the list.
     pub walk: Option<WalkInfo>,
+    /// Since when the upstream cannot be reached; `None` while it can.
+    pub outage: Option<Outage>,
     /// When the open circuit breaker admits its next probe; `None` while closed.
     pub breaker_open_until: Option<Instant>,
     /// Calls in flight, and calls queued for the concurrency limit.
@@ -146,6 +148,7 @@ pub fn statuses(
             undecided: approvals.undecided,
             nothing_approved: approvals.held > 0 && approvals.approved == 0,
             walk: catalog.walks.get(id).copied().filter(|_| !config.lists_per_caller()),
+            outage: upstream.outage(),
             breaker_open_until: upstream.breaker_open_until(),
             load: upstream.load(),
             was_called: upstream.was_called(),

@@ -15,7 +15,7 @@ use super::accounts::{Accounts, UpstreamAccounts};
 use super::call::correlator::{NotificationSinks, UrlElicitationComplete};
 use super::connection::connect::{Connector, DriverSignals};
 use super::connection::dedicated::DedicatedPool;
-use super::driver::{ConnectionState, Driver, DriverId, DriverReport};
+use super::driver::{ConnectionState, Driver, DriverId, DriverReport, Outage};
 use super::guard::circuit_breaker::CircuitBreaker;
 use super::guard::concurrency::ConcurrencyLimit;
 use super::passthrough_signals::PassthroughSignals;
@@ -145,6 +145,7 @@ impl Upstream {
         });
         let restarts: Arc<AtomicU64> = Arc::default();
         let walk_pause: Arc<AtomicU64> = Arc::default();
+        let outage: Arc<Mutex<Option<Outage>>> = Arc::default();
         let settings = &config.settings;
         let has_checks = !config.lists_per_caller();
         let breaker = CircuitBreaker::new(config.id.as_str(), settings.breaker, has_checks);
@@ -165,6 +166,7 @@ impl Upstream {
             shutdown,
             listening: AtomicBool::new(false),
             restarts: restarts.clone(),
+            outage: outage.clone(),
             walk_pause: walk_pause.clone(),
             secrets: secrets.clone(),
         };
@@ -187,6 +189,7 @@ impl Upstream {
             stderr_tail,
             repairs,
             restarts,
+            outage,
             walk_pause,
             recent_calls: Arc::new(RecentCalls::new(Instant::now())),
             secrets,

@@ -4,8 +4,8 @@
 //! Only the driver opens the shared connection. Calls use it, and signal when they find its session
 //! lost.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
@@ -73,6 +73,14 @@ pub enum ConnectionState {
     PerCaller,
 }
 
+/// The time in which an upstream cannot be reached.
+#[derive(Clone, Copy, Debug)]
+pub struct Outage {
+    pub since: Instant,
+    /// When the next attempt begins; `None` if the table of the upstream must be corrected first.
+    pub next_try: Option<Instant>,
+}
+
 /// The driver of one upstream.
 pub(super) struct Driver {
     pub telemetry: Telemetry,
@@ -95,6 +103,8 @@ pub(super) struct Driver {
     pub audit: Audit,
     /// How often the driver failed and was restarted.
     pub restarts: Arc<AtomicU64>,
+    /// `None` while attempts to connect succeed.
+    pub outage: Arc<Mutex<Option<Outage>>>,
     /// The seconds by which walks are delayed because the list changes again and again.
     pub walk_pause: Arc<AtomicU64>,
     /// Signals `logins_changed`; `None` if no operator signs in for the upstream, or if the
@@ -176,7 +186,16 @@ impl Driver {
         self.listening.store(false, Ordering::Relaxed);
         let kind = driver_has_failed();
         self.disconnect(kind.clone()).await;
+        self.note_outage(Some(pause));
         self.report(Err(kind)).await;
+    }
+
+    /// Keeps the begin of an outage, and when the next attempt is due.
+    fn note_outage(&self, pause: Option<Duration>) {
+        let now = Instant::now();
+        let mut outage = self.outage.lock().unwrap_or_else(PoisonError::into_inner);
+        let since = outage.map_or(now, |outage| outage.since);
+        *outage = Some(Outage { since, next_try: pause.map(|pause| now + pause) });
     }
 
     /// Closes the shared connection; calls fail with `kind` from now on.
@@ -243,6 +262,7 @@ impl Driver {
                         Duration::ZERO
                     };
                     let pause = self.report_failure(kind, &mut attempts).await;
+                    self.note_outage(Some(rest + pause));
                     tokio::select! {
                         () = async {
                             sleep(rest).await;
@@ -279,6 +299,7 @@ impl Driver {
     async fn replace(&self, connection: Arc<Connection>) {
         let (revision, transport) = connection.describe();
         debug!(upstream = %self.upstream.id, ?revision, transport, "connected");
+        *self.outage.lock().unwrap_or_else(PoisonError::into_inner) = None;
         let old = self.connection_state.send_replace(ConnectionState::Up(connection));
         // The counted failures belong to another connection, or to a time without a connection.
         self.breaker.close();
@@ -417,6 +438,7 @@ impl Driver {
         let kind = self.secrets.remove_from(kind);
         warn!(upstream = %self.upstream.id, error = kind.diagnosis(),
             "the upstream cannot be used and is not retried; correct its table");
+        self.note_outage(None);
         self.connection_state.send_replace(ConnectionState::Down(kind.clone()));
         self.report(Err(kind)).await;
     }

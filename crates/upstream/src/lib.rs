@@ -53,7 +53,7 @@ use domain::prompts::prompt::SourcePlace;
 use domain::protocol::revision::Revision;
 use domain::protocol::server_request::ClientCapabilities;
 use domain::protocol::via::Via;
-use driver::{ConnectionState, DriverId, FetchedList};
+use driver::{ConnectionState, DriverId, FetchedList, Outage};
 use guard::circuit_breaker::CircuitBreaker;
 use guard::concurrency::ConcurrencyLimit;
 use library::{LibrarySnapshot, LibraryVersions};
@@ -91,6 +91,7 @@ pub struct Upstream {
     stderr_tail: Arc<StderrTail>,
     repairs: Arc<Repairs>,
     restarts: Arc<AtomicU64>,
+    outage: Arc<Mutex<Option<Outage>>>,
     walk_pause: Arc<AtomicU64>,
     recent_calls: Arc<RecentCalls>,
     /// The secrets in requests to the upstream, which callers must not see.
@@ -124,6 +125,11 @@ impl Upstream {
     /// Returns how often the driver failed and was restarted.
     pub fn driver_restarts(&self) -> u64 {
         self.restarts.load(Ordering::Relaxed)
+    }
+
+    /// Returns since when the upstream cannot be reached; `None` while it can.
+    pub fn outage(&self) -> Option<Outage> {
+        *self.outage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the seconds by which walks are delayed because the list changes again and again.
