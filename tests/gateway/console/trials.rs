@@ -126,6 +126,10 @@ async fn the_rights_of_others_are_used_only_where_that_is_configured() {
     assert_eq!((&trial["caller"], &trial["outcome"]), (&json!("ci"), &json!("ok")), "{trial}");
     let trial = with.attempt("up__q", json!({"as": "group staff"})).await;
     assert_eq!((&trial["caller"], &trial["outcome"]), (&json!("console"), &json!("ok")));
+    // The person may see the rules; the caller learns nothing.
+    let trial = with.attempt("up__secret", json!({"as": "group staff"})).await;
+    let why = "group staff may not get it: by access.rules.3. To group staff it does not exist.";
+    assert_eq!((&trial["outcome"], &trial["error"]), (&json!("unknown_prompt"), &json!(why)));
     for (nobody, status) in [("root", 404), ("group root", 404), ("console", 200)] {
         let reply = post(&with.admin, "/prompts/up__q/try", &json!({"as": nobody})).await;
         assert_eq!(reply.status, status, "{nobody}: {}", text(&reply));

@@ -11,17 +11,20 @@ use tokio::time::Instant;
 
 use super::definition::text;
 use super::message::MessageView;
-use super::rights::known;
+use super::rights::{decider, known};
 use super::{PageError, PageResult};
 use crate::request::PageRequest;
 use crate::sign_in::{SignInMethod, Visitor};
 use crate::state::AdminState;
 use base::seal;
+use domain::approval::ApprovalKind;
 use domain::calls::call::{Call, ClientMessages, ForwardedMeta, NameKind, Request};
 use domain::calls::caller::{CONSOLE, CONSOLE_PREFIX, Caller, is_id};
 use domain::calls::error_code;
+use domain::fault::{Fault, RequestFault};
 use domain::json::Json;
 use domain::json::document::Document;
+use domain::protocol::method::Method;
 use front::session::{CallOutcome, perform_for_console};
 use net::origin::is_same_uri;
 use policy::TakenIds;
@@ -35,7 +38,7 @@ pub(crate) struct Trial {
     pub caller: String,
     /// `ok`, or the reason of the fault.
     pub outcome: &'static str,
-    /// The fault, as a client reads it.
+    /// The fault, as a client reads it; for a prompt that another caller may not get, the reason.
     pub error: Option<String>,
     pub duration_ms: u64,
     #[serde(skip)]
@@ -107,11 +110,33 @@ pub(crate) async fn attempt(
         }
         CallOutcome::Fault(fault) => {
             trial.outcome = fault.reason();
-            trial.error = Some(error_code::message(&fault));
+            let why = denial(state, &caller, attempt).filter(|_| fault == UNKNOWN);
+            trial.error = Some(why.unwrap_or_else(|| error_code::message(&fault)));
         }
         CallOutcome::Cancelled => trial.outcome = "cancelled",
     }
     Ok(trial)
+}
+
+const UNKNOWN: Fault = Fault::Request(RequestFault::UnknownPrompt);
+
+/// Why another caller, whose rights a visitor tries and may see, gets no prompt; the caller is not
+/// told.
+fn denial(state: &AdminState, caller: &Caller, attempt: &Attempt<'_>) -> Option<String> {
+    let who = attempt.as_who?;
+    let catalog = state.router.catalog();
+    if let Some(held) = catalog.held(ApprovalKind::Prompt, attempt.name) {
+        let state = held.decision.state.as_str();
+        return Some(format!("It is {state} and not served. To {who} it does not exist."));
+    }
+    let prompt = catalog.content.item(attempt.name)?.prompt();
+    let verdict = decider(state)?.decide(caller, Method::Get, prompt);
+    let why = match verdict.reasons.as_slice() {
+        [] => "no rule allows it".to_owned(),
+        rules => format!("by {}", rules.join(", ")),
+    };
+    let text = || format!("{who} may not get it: {why}. To {who} it does not exist.");
+    (!verdict.is_allowed).then(text)
 }
 
 /// Returns completions of an argument, as a client would get them.
