@@ -89,7 +89,7 @@ pub(crate) struct EntryRow<'a> {
 }
 
 /// Returns rows of entries that stand in their order. Decisions of one kind by one person in a row
-/// are one.
+/// are one, and so are a call and the record that its text is not approved.
 pub(crate) fn rows(entries: &[LogEntry]) -> Vec<EntryRow<'_>> {
     let decisions = EventKinds::from("decisions");
     let is_same = |one: &LogEntry, other: &LogEntry| {
@@ -99,7 +99,8 @@ pub(crate) fn rows(entries: &[LogEntry]) -> Vec<EntryRow<'_>> {
                 .iter()
                 .all(|name| one.members.get(*name) == other.members.get(*name))
     };
-    entries.chunk_by(is_same).filter_map(EntryRow::of).collect()
+    let rows = entries.chunk_by(is_same).filter_map(EntryRow::of);
+    rows.filter(|row| !entries.iter().any(|call| row.entry.is_part_of(call))).collect()
 }
 
 impl<'a> EntryRow<'a> {

@@ -14,6 +14,9 @@ pub const DENIED: &str = "denied";
 /// The event of requests that a limit or an invalid credential stopped.
 pub(super) const REFUSED: &str = "refused";
 
+/// The event of a get whose text is not the approved one.
+const TEXT_NOT_APPROVED: &str = "text_not_approved";
+
 /// One call, or another event, as people read it. It has no values of arguments.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default, rename_all = "camelCase")]
@@ -139,6 +142,17 @@ impl LogEntry {
                 }
             }
         }
+    }
+
+    /// Whether the entry tells the refusal of a call that the other entry tells, too.
+    pub fn is_part_of(&self, call: &Self) -> bool {
+        let end = call.completed_seq.unwrap_or(u64::MAX);
+        self.event == TEXT_NOT_APPROVED
+            && self.outcome.as_deref() == Some("refused")
+            && call.event == CALL
+            && (call.seq..end).contains(&self.seq)
+            && (&self.replica, &self.upstream, &self.prompt)
+                == (&call.replica, &call.upstream, &call.prompt)
     }
 
     /// Returns the subject of the entry, in a few words: a method or an event, and a name.
