@@ -132,6 +132,23 @@ pub enum LeftOutBy {
     NoSkill,
 }
 
+impl LeftOut {
+    /// The name; of a file of a library, whose reason begins with its path, this path.
+    pub fn name(&self) -> &str {
+        let file = self.reason.split_once(':').map(|(path, _)| path);
+        let file = file.filter(|path| self.raw_name.is_empty() && path.ends_with(".md"));
+        file.unwrap_or(&self.raw_name)
+    }
+
+    /// A sentence with the name, or with the file and the line.
+    pub fn sentence(&self) -> String {
+        if self.raw_name.is_empty() {
+            return self.reason.clone();
+        }
+        format!("{}: {}", self.raw_name, self.reason)
+    }
+}
+
 impl LeftOutBy {
     /// Whether the configuration or an operator left the prompt out: an overlay drops it, it is not
     /// approved, or it is omitted as a skill only.

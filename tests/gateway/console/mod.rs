@@ -2,6 +2,7 @@
 
 mod access;
 mod attacks;
+mod attention;
 mod bounds;
 mod configuration;
 mod connect;

@@ -1,12 +1,14 @@
 //! The overview: conditions that need attention, numbers that lead on, changes, and traffic.
 
+use std::cmp::Reverse;
+use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
 
 use askama::Template;
 
 use super::Page;
 use super::sentence::sentence;
-use super::traffic::{LAST_DAY, LAST_HOUR, LAST_YEAR, TimeSpan, Traffic, of_report, traffic};
+use super::traffic::{LAST_HOUR, LAST_YEAR, TimeSpan, Traffic, of_report};
 use crate::console::plot::number;
 use crate::console::text::{Html, counted};
 use crate::console::{ConsoleSection, filters};
@@ -14,7 +16,7 @@ use crate::request::PageRequest;
 use crate::rollouts;
 use crate::state::AdminState;
 use audit::search::{EventKinds, Find, LogEntry};
-use audit::usage::{Dimension, Filter, Query, Row, Sort};
+use audit::usage::{Dimension, Filter, Query, Report, Row, Sort};
 use audit::verify::regular::RegularOutcome;
 use calls::UpstreamStatus;
 use catalog::snapshot::{Catalog, LeftOut, LeftOutBy};
@@ -36,15 +38,14 @@ pub(super) struct Overview {
     replicas: usize,
     version: &'static str,
     uptime_secs: u64,
-    hour: Traffic,
-    day: Traffic,
+    traffic: Traffic,
 }
 
 /// A number that leads to the page with its details.
 struct Tile {
     value: String,
     label: String,
-    page: &'static str,
+    page: String,
     /// `bad` or `warn`; empty if all is well.
     severity: &'static str,
     /// The severity in words, or a detail of the number.
@@ -70,31 +71,125 @@ struct News {
 /// A condition that needs attention.
 #[derive(Debug)]
 struct Attention {
-    /// `bad` or `warn`.
+    /// One of [`SEVERITIES`].
     severity: &'static str,
+    /// Calls that it has cost callers lately.
+    lost: u64,
     text: String,
     /// The page with the details.
     page: String,
 }
 
+/// The worst first; a condition without a class can wait.
+const SEVERITIES: [&str; 3] = ["bad", "warn", ""];
+
 #[derive(Default)]
 struct AttentionList(Vec<Attention>);
 
 impl AttentionList {
+    fn add(&mut self, severity: &'static str, lost: u64, text: String, page: &str) {
+        self.0.push(Attention { severity, lost, text, page: page.to_owned() });
+    }
+
     fn bad(&mut self, text: String, page: &str) {
-        self.0.push(Attention { severity: "bad", text, page: page.to_owned() });
+        self.add("bad", 0, text, page);
     }
 
     fn warn(&mut self, text: String, page: &str) {
-        self.0.push(Attention { severity: "warn", text, page: page.to_owned() });
+        self.add("warn", 0, text, page);
     }
 
-    /// Returns at most `max` conditions, the bad ones first.
+    /// Returns at most `max` conditions: the worst first, of equal ones what cost most calls.
     fn worst(mut self, max: usize) -> Vec<Attention> {
-        self.0.sort_by_key(|attention| attention.severity != "bad");
+        let rank = |line: &Attention| SEVERITIES.iter().position(|own| *own == line.severity);
+        self.0.sort_by_key(|line| (rank(line), Reverse(line.lost)));
         self.0.truncate(max);
         self.0
     }
+}
+
+/// The lines that say why calls fail. `losses` are the prompts that failed lately, by name; a line
+/// takes those that it explains.
+impl AttentionList {
+    /// Adds prompts that wait for a decision: a line for each that callers miss, and one for the
+    /// others of each upstream.
+    fn add_waiting(&mut self, catalog: &Catalog, losses: &mut HashMap<&str, &Row>) {
+        for rows in &catalog.approvals {
+            let mut quiet = 0;
+            let waiting = rows.iter().filter(|row| row.is_waiting());
+            for row in waiting {
+                let lost = losses.remove(row.public_name.as_str());
+                let lost = lost.map_or(0, |lost| lost.failures + lost.denied);
+                if lost == 0 {
+                    quiet += 1;
+                    continue;
+                }
+                let name = &row.public_name;
+                let why = row.decision.reason.as_str();
+                let text = format!("{name}: {} refused in 15 min, since {why}", gets(lost));
+                let page = format!("/approvals/{}", percent::encoded_segment(name));
+                self.add("bad", lost, text, &page);
+            }
+            let Some(row) = rows.first().filter(|_| quiet > 0) else { continue };
+            let verb = if quiet == 1 { "waits" } else { "wait" };
+            let text =
+                format!("{}: {} {verb} for approval", row.upstream, counted(quiet, "prompt"));
+            let id = percent::encoded_segment(row.upstream.as_str());
+            let page = format!("/approvals?state=waiting&upstream={id}");
+            self.add("", 0, text, &page);
+        }
+    }
+
+    /// Adds upstreams that fail, with the calls that failed with them.
+    fn add_upstreams(&mut self, status: &[UpstreamStatus], losses: &mut HashMap<&str, &Row>) {
+        for upstream in status {
+            let Some(failure) = &upstream.failure else { continue };
+            let is_down = upstream.state == "down";
+            let mut lost = 0;
+            losses.retain(|_, row| {
+                let is_own = is_down && row.upstream.as_deref() == Some(&upstream.id);
+                lost += if is_own { row.failures } else { 0 };
+                !is_own
+            });
+            let mut text =
+                format!("Upstream {} is {}: {}", upstream.id, upstream.state, failure.diagnosis());
+            if lost > 0 {
+                text += &format!("; {} failed in 15 min", gets(lost));
+            }
+            let severity = if is_down { "bad" } else { "warn" };
+            let page = format!("/upstreams/{}", percent::encoded_segment(&upstream.id));
+            self.add(severity, lost, text, &page);
+        }
+    }
+
+    /// Adds prompts that fail often for another reason.
+    fn add_failing(&mut self, losses: &HashMap<&str, &Row>) {
+        for (name, row) in losses {
+            if row.failures == 0 || failed_share(row.failures, row.uses) < MANY_FAILURES {
+                continue;
+            }
+            let text = format!("{name}: {} of {} failed in 15 min", row.failures, gets(row.uses));
+            let page =
+                format!("/usage?prompt={}&by=caller&span=1h", percent::encoded_segment(name));
+            self.add("bad", row.failures, text, &page);
+        }
+    }
+
+    /// Adds what cannot be listed, such as files of a library with mistakes.
+    fn add_broken(&mut self, catalog: &Catalog) {
+        let left_out = catalog.content.left_out.iter();
+        for broken in left_out.filter(|row| row.by == LeftOutBy::Defect).take(BROKEN) {
+            let page = format!("/upstreams/{}", percent::encoded_segment(&broken.upstream));
+            self.warn(format!("{}: {}", broken.upstream, broken.sentence()), &page);
+        }
+    }
+}
+
+/// Lines about prompts that cannot be listed; the page of prompts has all.
+const BROKEN: usize = 5;
+
+fn gets(count: u64) -> String {
+    counted(count as usize, "get")
 }
 
 impl Page for Overview {
@@ -105,12 +200,18 @@ impl Page for Overview {
 pub(super) async fn overview(state: &AdminState, request: &PageRequest) -> Overview {
     let catalog = state.router.catalog();
     let status = state.router.status_in(&catalog);
-    let hour = traffic(state, request, LAST_HOUR, Filter::default()).await;
-    let (callers, day) = day(state, request).await;
-    let mut tiles = tiles_of_traffic(&hour, &day);
+    let span = TimeSpan::picked(request, LAST_HOUR);
+    let query = uses(request, Dimension::Caller, span.length);
+    let mut report = state.usage_report(&query, None, request.until).await;
+    let callers = std::mem::take(&mut report.rows);
+    let traffic = of_report(report, (query.from, query.to), span).with_choice(request, span);
+    let lately = uses(request, Dimension::Prompt, LATELY);
+    let lately = Query { sort: Sort::Failures, limit: request.rows, ..lately };
+    let lately = state.usage_report(&lately, None, request.until).await;
+    let mut tiles = tiles_of_traffic(&traffic, span);
     tiles.extend(tiles_of_catalog(&catalog, &status));
     Overview {
-        attention: attention(state, &catalog, &status, hour.limited, request.rows),
+        attention: attention(state, &catalog, &status, &lately, request.rows),
         tiles,
         first_steps: first_steps(state, request, callers).await,
         news: news(state, request).await,
@@ -119,70 +220,62 @@ pub(super) async fn overview(state: &AdminState, request: &PageRequest) -> Overv
         replicas: state.cluster.as_ref().map_or(1, |cluster| cluster.replicas().len().max(1)),
         version: env!("CARGO_PKG_VERSION"),
         uptime_secs: state.reloads.started.elapsed().as_secs(),
-        hour,
-        day,
+        traffic,
     }
 }
 
-/// Returns the callers of the last day, and its traffic.
-async fn day(state: &AdminState, request: &PageRequest) -> (Vec<Row>, Traffic) {
-    let query = callers(request, LAST_DAY);
-    let mut report = state.usage_report(&query, None, request.until).await;
-    let rows = std::mem::take(&mut report.rows);
-    (rows, of_report(report, (query.from, query.to), LAST_DAY))
-}
-
-/// The question for the callers in a span of time, with the most uses first.
-fn callers(request: &PageRequest, span: TimeSpan) -> Query {
+/// The question for the most used callers or prompts in the time that ends now.
+fn uses(request: &PageRequest, by: Dimension, length: Duration) -> Query {
     Query {
-        by: Dimension::Caller,
-        from: request.now.checked_sub(span.length).unwrap_or(SystemTime::UNIX_EPOCH),
+        by,
+        from: request.now.checked_sub(length).unwrap_or(SystemTime::UNIX_EPOCH),
         to: request.now,
         filter: Filter::default(),
-        limit: CALLERS,
+        limit: ROWS,
         sort: Sort::Uses,
     }
 }
 
 /// Callers that are listed, to find a caller other than the console.
-const CALLERS: usize = 50;
+const ROWS: usize = 50;
+
+/// The time whose failures need attention.
+const LATELY: Duration = Duration::from_mins(15);
 
 /// The share of failures from which on their tile is bad, in percent.
 const MANY_FAILURES: f64 = 5.0;
 
-fn tiles_of_traffic(hour: &Traffic, day: &Traffic) -> Vec<Tile> {
-    let uses = |traffic: &Traffic, when, page| Tile {
+/// The share of failures among uses, in percent.
+fn failed_share(failures: u64, uses: u64) -> f64 {
+    failures as f64 * 100.0 / uses.max(1) as f64
+}
+
+fn tiles_of_traffic(traffic: &Traffic, span: TimeSpan) -> Vec<Tile> {
+    let share = failed_share(traffic.failures, traffic.uses);
+    let is_bad = share >= MANY_FAILURES;
+    let TimeSpan { key, label: when, .. } = span;
+    let uses = Tile {
         value: traffic.uses.to_string(),
-        label: format!("use{} in the last {when}", if traffic.uses == 1 { "" } else { "s" }),
-        page,
+        label: format!("use{} in the {when}", if traffic.uses == 1 { "" } else { "s" }),
+        page: format!("/usage?span={key}"),
         severity: "",
         note: String::new(),
     };
-    let failed = |traffic: &Traffic, when, page| {
-        let share = traffic.failures as f64 * 100.0 / traffic.uses.max(1) as f64;
-        let is_bad = share >= MANY_FAILURES;
-        Tile {
-            value: format!("{} %", number(share)),
-            label: format!("failed in the last {when}"),
-            page,
-            severity: if is_bad { "bad" } else { "" },
-            note: if is_bad { "high".to_owned() } else { String::new() },
-        }
+    let failed = Tile {
+        value: format!("{} %", number(share)),
+        label: format!("failed in the {when}"),
+        page: format!("/usage?span={key}&sort=failures"),
+        severity: if is_bad { "bad" } else { "" },
+        note: if is_bad { "high".to_owned() } else { String::new() },
     };
     let p95 = Tile {
-        value: hour.p95_ms.map_or("–".to_owned(), |ms| format!("{} ms", number(ms))),
-        label: "95th percentile, last hour".to_owned(),
-        page: "/usage?by=upstream&span=1h",
+        value: traffic.p95_ms.map_or("–".to_owned(), |ms| format!("{} ms", number(ms))),
+        label: format!("95th percentile, {when}"),
+        page: format!("/usage?by=upstream&span={key}"),
         severity: "",
         note: String::new(),
     };
-    vec![
-        uses(hour, "hour", "/usage?span=1h"),
-        failed(hour, "hour", "/usage?span=1h&sort=failures"),
-        p95,
-        uses(day, "day", "/usage"),
-        failed(day, "day", "/usage?sort=failures"),
-    ]
+    vec![uses, failed, p95]
 }
 
 fn tiles_of_catalog(catalog: &Catalog, status: &[UpstreamStatus]) -> [Tile; 3] {
@@ -197,29 +290,29 @@ fn tiles_of_catalog(catalog: &Catalog, status: &[UpstreamStatus]) -> [Tile; 3] {
         Tile {
             value: waiting.to_string(),
             label: format!("approval{} to decide", if waiting == 1 { "" } else { "s" }),
-            page: "/approvals?state=waiting",
+            page: "/approvals?state=waiting".to_owned(),
             severity: if waiting > 0 { "warn" } else { "" },
             note: String::new(),
         },
         Tile {
             value: format!("{up}/{}", status.len()),
             label: "upstreams up".to_owned(),
-            page: "/upstreams",
+            page: "/upstreams".to_owned(),
             severity: if up < status.len() { "bad" } else { "" },
             note: note(up < status.len(), format!("{} not up", status.len() - up)),
         },
         Tile {
             value: prompts.to_string(),
             label: format!("prompt{} served", if prompts == 1 { "" } else { "s" }),
-            page: "/prompts",
+            page: "/prompts".to_owned(),
             severity: "",
             note: note(left_out > 0, format!("{left_out} left out")),
         },
     ]
 }
 
-/// Returns the steps that a new gateway still lacks. `callers_seen` are the callers of the last
-/// day; the last year is searched only where they do not settle a step.
+/// Returns the steps that a new gateway still lacks. `callers_seen` are the callers of the shown
+/// span; the last year is searched only where they do not settle a step.
 async fn first_steps(
     state: &AdminState,
     request: &PageRequest,
@@ -229,7 +322,7 @@ async fn first_steps(
         row.uses > 0 && row.key != CONSOLE && !row.key.starts_with(&format!("{CONSOLE}/"))
     };
     if !callers_seen.iter().any(is_host) {
-        let year = callers(request, LAST_YEAR);
+        let year = uses(request, Dimension::Caller, LAST_YEAR.length);
         callers_seen.extend(state.usage_report(&year, None, request.until).await.rows);
     }
     let has_token = state.admin.token.is_some() || state.admin.oidc.is_some();
@@ -311,6 +404,8 @@ async fn news(state: &AdminState, request: &PageRequest) -> Vec<News> {
     let kinds = CHANGES.map(str::to_owned).into();
     let find = Find { event: Some(EventKinds::Any(kinds)), ..Find::default() };
     let entries = state.latest(find, ENTRIES, request.within(SEARCH)).await;
+    let is_new = |at: &usize| !is_repetition(&entries[*at], &entries[at + 1..]);
+    let entries: Vec<_> = (0..entries.len()).filter(is_new).map(|at| entries[at].clone()).collect();
     let is_alike = |one: &LogEntry, other: &LogEntry| {
         let kind = |entry: &LogEntry| {
             (entry.event.clone(), entry.upstream.clone(), entry.members.get("state").cloned())
@@ -330,43 +425,54 @@ async fn news(state: &AdminState, request: &PageRequest) -> Vec<News> {
     groups.filter_map(line).take(NEWS.min(request.rows)).collect()
 }
 
-/// Returns the conditions that need attention, the worst first, in at most `max` lines. `limited`
-/// is the number of calls that rate limits refused in the last hour. All lines are about the
-/// snapshot from which the numbers of the page are computed.
+/// Whether the feed tells the entry already: a reload that changed nothing, or the state and
+/// definition of a prompt that follow from a decision just before, which is among the `older`.
+fn is_repetition(entry: &LogEntry, older: &[LogEntry]) -> bool {
+    let member = |name: &str| entry.members.get(name);
+    if entry.event == "config_reloaded" {
+        return member("digest").is_some() && member("digest") == member("before");
+    }
+    let decisions = EventKinds::from("decisions");
+    let at = |entry: &LogEntry| humantime::parse_rfc3339(&entry.time).ok();
+    let begin = at(entry).and_then(|at| at.checked_sub(FOLLOWS));
+    ["prompt_state", "definition_changed"].contains(&entry.event.as_str())
+        && older.iter().any(|older| {
+            decisions.has(&older.event)
+                && (&older.upstream, &older.prompt) == (&entry.upstream, &entry.prompt)
+                && at(older) >= begin
+        })
+}
+
+/// The time in which a decision takes effect.
+const FOLLOWS: Duration = Duration::from_mins(1);
+
+/// Returns the conditions that need attention, the worst first, in at most `max` lines. `lately`
+/// are the prompts that failed lately. All lines are about the snapshot from which the numbers of
+/// the page are computed.
 fn attention(
     state: &AdminState,
     catalog: &Catalog,
     status: &[UpstreamStatus],
-    limited: u64,
+    lately: &Report,
     max: usize,
 ) -> Vec<Attention> {
     let mut all = AttentionList::default();
     for reason in state.unready_reasons_in(catalog) {
-        all.bad(format!("Not ready: {reason}"), "/configuration");
+        all.add("bad", u64::MAX, format!("Not ready: {reason}"), "/configuration");
     }
-    for upstream in status {
-        let Some(failure) = &upstream.failure else { continue };
-        let text =
-            format!("Upstream {} is {}: {}", upstream.id, upstream.state, failure.diagnosis());
-        let page = format!("/upstreams/{}", percent::encoded_segment(&upstream.id));
-        match upstream.state {
-            "down" => all.bad(text, &page),
-            _ => all.warn(text, &page),
-        }
-    }
+    let mut losses: HashMap<&str, &Row> =
+        lately.rows.iter().map(|row| (row.key.as_str(), row)).collect();
+    all.add_waiting(catalog, &mut losses);
+    all.add_upstreams(status, &mut losses);
+    all.add_failing(&losses);
+    all.add_broken(catalog);
     add_process(state, &mut all);
-    for upstream in status {
-        let Some(waiting) = upstream.waiting() else { continue };
-        let id = percent::encoded_segment(&upstream.id);
-        let page = format!("/approvals?state=waiting&upstream={id}");
-        all.warn(format!("Upstream {}: {waiting}", upstream.id), &page);
-    }
     add_cluster(state, &mut all);
+    let limited: u64 = lately.series.iter().map(|point| point.limited).sum();
     if limited > 0 {
-        all.warn(
-            format!("Limits have refused {} in the last hour", counted(limited as usize, "call")),
-            "/usage?span=1h&by=caller&sort=limited",
-        );
+        let text = format!("Limits have refused {} in 15 min", counted(limited as usize, "call"));
+        let page = "/usage?span=1h&by=caller&sort=limited";
+        all.add("warn", limited, text, page);
     }
     for rollout in rollouts::status(state) {
         let (prompt, to) = (&rollout.rollout.prompt, &rollout.rollout.to);
@@ -424,3 +530,48 @@ fn add_cluster(state: &AdminState, all: &mut AttentionList) {
 
 /// A record that has waited so long stands for a slow disk.
 const LAG: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_decision_and_what_follows_from_it_are_one_line() {
+        let entry = |second: u64, event: &str, prompt: &str, members| -> LogEntry {
+            let time = format!("2026-11-28T03:50:{second:02}.5Z");
+            let value = json!({"event": event, "time": time, "upstream": "lib", "prompt": prompt,
+                "members": members});
+            serde_json::from_value(value).unwrap()
+        };
+        let none = json!({});
+        let older = [
+            entry(3, "admin_login", "", none.clone()),
+            entry(2, "prompt_approved", "p", none.clone()),
+        ];
+        let is_told = |entry: LogEntry| is_repetition(&entry, &older);
+        assert!(is_told(entry(4, "prompt_state", "p", json!({"state": "approved"}))));
+        assert!(is_told(entry(4, "definition_changed", "p", none.clone())));
+        assert!(!is_told(entry(4, "prompt_state", "q", none.clone())));
+        assert!(!is_told(entry(4, "prompt_rejected", "p", none.clone())));
+        let mut late = entry(4, "prompt_state", "p", none);
+        late.time = "2026-11-28T03:52:00Z".to_owned();
+        assert!(!is_told(late));
+        let reload =
+            |before| entry(4, "config_reloaded", "", json!({"digest": "a", "before": before}));
+        assert!(is_told(reload("a")) && !is_told(reload("b")));
+    }
+
+    #[test]
+    fn the_worst_is_first_and_of_equal_ones_what_cost_most() {
+        let mut all = AttentionList::default();
+        all.add("", 0, "new".to_owned(), "/");
+        all.warn("file".to_owned(), "/");
+        all.add("bad", 3, "few".to_owned(), "/");
+        all.add("warn", 9, "limits".to_owned(), "/");
+        all.add("bad", 596, "many".to_owned(), "/");
+        let texts: Vec<_> = all.worst(4).into_iter().map(|line| line.text).collect();
+        assert_eq!(texts, ["many", "few", "limits", "file"]);
+    }
+}

@@ -22,6 +22,17 @@ pub(super) struct Traffic {
     /// The replicas that did not answer.
     pub not_answered: Vec<String>,
     pub plots: Vec<Plot>,
+    /// The spans to choose from; empty where the page has another choice.
+    pub spans: Vec<SpanChoice>,
+    known_since: u64,
+}
+
+/// A link to the plots of another span.
+pub(super) struct SpanChoice {
+    pub label: &'static str,
+    /// A query string.
+    pub link: String,
+    pub is_chosen: bool,
 }
 
 /// A span of time that people choose.
@@ -48,13 +59,42 @@ pub(super) const LAST_HOUR: TimeSpan = SPANS[0];
 pub(super) const LAST_DAY: TimeSpan = SPANS[1];
 pub(super) const LAST_YEAR: TimeSpan = SPANS[5];
 
-/// Returns the traffic that a filter admits, in the span that ends now.
+/// The spans of a page without a form, from an hour to a month.
+const PICKED: usize = 4;
+
+impl TimeSpan {
+    /// The span that a page asks for with `span`; `usual` without one.
+    pub(super) fn picked(request: &PageRequest, usual: Self) -> Self {
+        let mut spans = SPANS[..PICKED].iter();
+        spans.find(|span| span.key == request.params.get("span")).copied().unwrap_or(usual)
+    }
+}
+
+impl Traffic {
+    /// Offers the spans up to `chosen`, and longer ones of which a fifth is known.
+    pub(super) fn with_choice(mut self, request: &PageRequest, chosen: TimeSpan) -> Self {
+        let known = UnixSeconds::from(request.now).0.saturating_sub(self.known_since);
+        let is_offered =
+            |span: &&TimeSpan| span.length <= chosen.length || known >= span.length.as_secs() / 5;
+        let choice = |span: &TimeSpan| SpanChoice {
+            label: span.label,
+            link: request.params.with("span", span.key),
+            is_chosen: *span == chosen,
+        };
+        self.spans = SPANS[..PICKED].iter().filter(is_offered).map(choice).collect();
+        self
+    }
+}
+
+/// Returns the traffic that a filter admits, in the span that the page asks for or in `usual`, which
+/// ends now.
 pub(super) async fn traffic(
     state: &AdminState,
     request: &PageRequest,
-    span: TimeSpan,
+    usual: TimeSpan,
     filter: Filter,
 ) -> Traffic {
+    let span = TimeSpan::picked(request, usual);
     let query = Query {
         by: Dimension::Upstream,
         from: request.now.checked_sub(span.length).unwrap_or(SystemTime::UNIX_EPOCH),
@@ -64,7 +104,7 @@ pub(super) async fn traffic(
         sort: Sort::Uses,
     };
     let report = state.usage_report(&query, None, request.until).await;
-    of_report(report, (query.from, query.to), span)
+    of_report(report, (query.from, query.to), span).with_choice(request, span)
 }
 
 /// Returns the traffic of a report on a span.
@@ -82,6 +122,8 @@ pub(super) fn of_report(
         partial: report.partial,
         not_answered: report.not_answered,
         plots: plots(&report.series, report.known_since, within, span),
+        spans: Vec::new(),
+        known_since: report.known_since,
     }
 }
 
