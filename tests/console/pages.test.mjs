@@ -80,6 +80,35 @@ test('on a phone the menu opens the navigation', async () => {
   await person.leave();
 });
 
+test('on a phone no table is wider than the screen', async () => {
+  const person = await Person.arrive(browser, stage, { width: 390, script: false, cookies });
+  for (const { path } of PAGES) {
+    await person.open(path);
+    const wide = await person.page.locator('.scroll').evaluateAll((all) =>
+      all.filter(({ scrollWidth, clientWidth }) => scrollWidth > clientWidth).map(({ ariaLabel }) => ariaLabel),
+    );
+    assert.deepEqual(wide, [], path);
+  }
+  await person.leave();
+});
+
+test('at 1280 px the header and each number take one line, and a reading moves no plot', async () => {
+  const person = await Person.arrive(browser, stage, { width: 1280, cookies });
+  const { page } = person;
+  await person.open('/usage');
+  await page.locator('.brand a').evaluate((brand) => (brand.textContent = 'Acme prompts (staging)'));
+  const lines = (all) => all.map((part) => part.offsetHeight);
+  assert.deepEqual((await page.locator('header').evaluateAll(lines)).filter((height) => height > 60), []);
+  const numbers = await page.locator('td.number').evaluateAll(lines);
+  assert.ok(numbers.length > 0 && numbers.every((height) => height < 40), `${numbers}`);
+  const top = () => page.locator('svg[data-plot]').first().evaluate((plot) => plot.getBoundingClientRect().top);
+  const before = await top();
+  await page.locator('.step').last().hover({ force: true });
+  await page.locator('output', { hasText: ':' }).first().waitFor();
+  assert.equal(await top(), before);
+  await person.leave();
+});
+
 test('the navigation leads to each page', async () => {
   const person = await Person.arrive(browser, stage, { cookies });
   await person.open('/');

@@ -127,3 +127,50 @@ async fn the_overview_tells_what_changed_and_not_who_called() {
     assert!(browser.page(&format!("/audit/{record}")).await.contains("wrong_token"));
     assert!(news.contains("not verified</a> the audit log yet"), "{news}");
 }
+
+#[tokio::test]
+async fn versions_are_listed_where_a_view_serves_them_and_never_as_unused() {
+    let (library, log) = (tempfile::tempdir().unwrap(), Log::new());
+    std::fs::create_dir_all(library.path().join("refund/versions")).unwrap();
+    for number in 1..=2 {
+        let text = format!("---\nname: refund\ndescription: d\n---\nversion {number}");
+        let file = library.path().join(format!("refund/versions/{number}.md"));
+        std::fs::write(file, text).unwrap();
+    }
+    let lib = format!("[upstreams.lib]\ntransport = \"library\"\npath = {:?}\n", library.path());
+    let views = "[views.authors]\nversions = true\n[views.plain]\n";
+    let gateway = Gateway::start(&(OPEN_ADMIN.to_owned() + &log.table() + &lib + views)).await;
+    gateway.summary().await;
+    let mut browser = Browser::new(&gateway.admin());
+    assert_eq!(column(&browser.page("/prompts").await, 0).len(), 1);
+    assert_eq!(column(&browser.page("/prompts?view=plain").await, 0).len(), 1);
+    let names = column(&browser.page("/prompts?view=authors").await, 0);
+    for name in ["lib__refund", "lib__refund@1", "lib__refund@2"] {
+        assert!(names.iter().any(|cell| cell.split(' ').next() == Some(name)), "{names:?}");
+    }
+    let usage = browser.page("/usage").await;
+    let (_, unused) = usage.split_once("Never used").unwrap();
+    assert!(unused.contains("lib__refund<") && !unused.contains("lib__refund@"), "{unused}");
+    for list in ["list=\"prompts\"", "<datalist id=\"prompts\"><option value=\"lib__refund\">"] {
+        assert!(usage.contains(list), "{usage}");
+    }
+}
+
+#[tokio::test]
+async fn the_span_of_plots_is_chosen_and_each_cell_has_its_column() {
+    let (upstream, log) = (Upstream::with_prompts(&["p"]).await, Log::new());
+    let gateway =
+        Gateway::start(&(OPEN_ADMIN.to_owned() + &log.table() + &upstream.table("up"))).await;
+    gateway.client().ask("prompts/get", json!({"name": "up__p"})).await;
+    let mut browser = Browser::new(&gateway.admin());
+    for path in ["/", "/upstreams/up"] {
+        let page = browser.page(&format!("{path}?span=7d")).await;
+        assert!(page.contains("Uses, last 7 days") && !page.contains("Uses, last hour"), "{page}");
+        assert!(page.contains("<a href=\"?span=7d\" aria-current=\"true\">last 7 days</a>"));
+        assert!(page.contains("<a href=\"?span=1h\">last hour</a>"), "{page}");
+        assert!(!page.contains("last 30 days"), "no more than is known: {page}");
+    }
+    let mut usage = async || browser.page("/usage").await;
+    let page = eventually(&mut usage, |page| !rows(page, "Usage").is_empty()).await;
+    assert!(page.contains("<td data-label=\"Uses\" class=\"number\">1</td>"), "{page}");
+}

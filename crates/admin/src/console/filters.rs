@@ -62,7 +62,10 @@ pub(crate) fn prompt_text(
 /// A duration in microseconds.
 #[askama::filter_fn]
 pub(crate) fn millis(micros: &u64, _: &dyn Values) -> Result<String> {
-    Ok(format!("{}.{} ms", micros / 1000, micros % 1000 / 100))
+    Ok(match micros {
+        0..100 => "< 0.1 ms".to_owned(),
+        _ => format!("{}.{} ms", micros / 1000, micros % 1000 / 100),
+    })
 }
 
 /// A number with as many digits as people need.

@@ -1,6 +1,7 @@
 //! The console: pages for people, made on the server. Every page works without the script.
 
 pub(super) mod asset;
+pub(super) mod cell_labels;
 pub(super) mod filters;
 mod frame;
 pub(super) mod plot;

@@ -5,11 +5,12 @@ use std::time::SystemTime;
 
 use askama::Template;
 
+use super::known_names::KnownNames;
 use super::sentence::sentence;
 use super::{Page, PageError, PageResult};
 use crate::console::ConsoleSection;
 use crate::console::filters;
-use crate::console::text::Html;
+use crate::console::text::{Html, counted};
 use crate::request::{PageRequest, Params};
 use crate::state::AdminState;
 use audit::question::{Answer, Question, ReplicaAnswer};
@@ -39,6 +40,7 @@ pub(super) struct AuditPage {
     presets: Vec<Preset>,
     /// Whether the form has parameters that no preset sets.
     is_own_search: bool,
+    names: KnownNames,
     params: Params,
 }
 
@@ -118,6 +120,7 @@ pub(super) async fn audit(state: &AdminState, request: &PageRequest) -> PageResu
         verified: verified(state.regular_verification.last().as_ref()),
         is_own_search: is_own_search(&params),
         presets: presets(&params),
+        names: KnownNames::new(state),
         params,
     })
 }
@@ -170,7 +173,9 @@ fn verified(last: Option<&RegularOutcome>) -> String {
     };
     let at = humantime::format_rfc3339_seconds(*at);
     let found = if problems.is_empty() { "intact".to_owned() } else { problems.join("; ") };
-    format!("Verified by itself at {at}: {records} records in {segments} segments: {found}.")
+    let records = counted(*records as usize, "record");
+    let segments = counted(*segments, "segment");
+    format!("Verified by itself at {at}: {records} in {segments}: {found}.")
 }
 
 fn find(params: &Params) -> PageResult<Find> {

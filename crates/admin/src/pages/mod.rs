@@ -5,6 +5,7 @@ mod audit;
 mod configuration;
 mod connect;
 mod definition;
+mod known_names;
 mod message;
 mod overview;
 pub(super) mod approvals;
@@ -27,6 +28,7 @@ use http::StatusCode;
 
 use super::approvals::NotShown;
 use super::console::ConsoleSection;
+use super::console::cell_labels::with_cell_labels;
 use super::request::PageRequest;
 use super::routes;
 use super::sign_in::Visitor;
@@ -65,7 +67,7 @@ impl<T: Page + Send> AnyPage for T {
     }
 
     fn html(&self) -> Result<String, askama::Error> {
-        self.render()
+        Ok(with_cell_labels(&self.render()?))
     }
 
     fn csv(&self) -> Option<String> {

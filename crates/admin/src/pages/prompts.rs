@@ -305,9 +305,12 @@ impl<'a> PromptFilter<'a> {
         request: &PageRequest,
     ) -> PageResult<Vec<Found<'c>>> {
         let mut found = Vec::new();
-        let items = content.items().filter(|item| !item.is_version());
-        let all = content.everyone.elements().zip(items).enumerate();
-        for (index, ((_, prompt), item)) in all {
+        let elements = content.segments().iter().flat_map(|segment| {
+            (0..segment.len()).map(|position| segment.element(position)).zip(segment.items())
+        });
+        // Views alone serve versions.
+        let all = elements.filter(|(_, item)| self.endpoint.is_some() || !item.is_version());
+        for (index, (prompt, item)) in all.enumerate() {
             if index % BETWEEN == 0 && request.is_late() {
                 return Err(PageError::late());
             }

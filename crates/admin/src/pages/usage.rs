@@ -7,6 +7,7 @@ use askama::Template;
 use http::StatusCode;
 use serde_json::json;
 
+use super::known_names::KnownNames;
 use super::traffic::{LAST_DAY, SPANS, TimeSpan, Traffic, of_report};
 use super::{Page, PageError, PageResult};
 use crate::console::text::{Html, cell};
@@ -34,6 +35,7 @@ pub(super) struct UsagePage {
     label: &'static str,
     params: Params,
     views: Vec<String>,
+    names: KnownNames,
 }
 
 /// The orders by their keys, with their labels.
@@ -138,6 +140,7 @@ pub(super) async fn usage(state: &AdminState, request: &PageRequest) -> PageResu
         label: span.label,
         params: params.clone(),
         views: state.config.views.iter().map(|view| view.name.clone()).collect(),
+        names: KnownNames::new(state),
     })
 }
 
