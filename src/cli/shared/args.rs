@@ -58,15 +58,16 @@ const GROUPS: [(&str, &str); 4] = [
 /// Returns the layout of `promptgate --help`, with the commands in groups.
 fn help_template(command: &clap::Command) -> String {
     let header = command.get_styles().get_header();
+    let end = header.render_reset();
     let mut out = "{about-with-newline}\n{usage-heading} {usage}\n".to_owned();
     for (title, names) in GROUPS {
-        out += &format!("\n{header}{title}:{header:#}\n");
+        out += &format!("\n{header}{title}:{end}\n");
         for command in names.split(' ').filter_map(|name| command.find_subcommand(name)) {
             let about = command.get_about().cloned().unwrap_or_default();
             out += &format!("  {:13}{about}\n", command.get_name());
         }
     }
-    out + &format!("\n{header}Options:{header:#}\n{{options}}")
+    out + &format!("\n{header}Options:{end}\n{{options}}")
 }
 
 #[derive(Debug, Subcommand)]

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use base::seal;
 use base::seal::hex::hex;
-use config::Protections;
+use config::removed_protections::Protections;
 
 /// A gateway that serves over HTTP on this machine.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
