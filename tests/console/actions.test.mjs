@@ -385,7 +385,7 @@ for (const script of [true, false]) {
 
     test('usage is filtered, and downloaded as a table', async () => {
       await person.open('/usage');
-      await filter(() => box('Prompt').fill('scripted__contents'), '?by=prompt&span=24h&sort=uses&prompt=scripted__contents');
+      await filter(() => choice('Prompt').fill('scripted__contents'), '?by=prompt&span=24h&sort=uses&prompt=scripted__contents');
       assert.deepEqual(await names('#usage > .scroll'), ['scripted__contents']);
       const download = page.waitForEvent('download');
       await page.getByRole('link', { name: 'Download as CSV' }).click();

@@ -165,7 +165,8 @@ impl AttentionList {
     /// Adds prompts that fail often for another reason.
     fn add_failing(&mut self, losses: &HashMap<&str, &Row>) {
         for (name, row) in losses {
-            if row.failures == 0 || failed_share(row.failures, row.uses) < MANY_FAILURES {
+            let is_often = failed_share(row.failures, row.uses) >= MANY_FAILURES;
+            if row.failures < FEW_FAILURES || !is_often {
                 continue;
             }
             let text = format!("{name}: {} of {} failed in 15 min", row.failures, gets(row.uses));
@@ -184,6 +185,9 @@ impl AttentionList {
         }
     }
 }
+
+/// Failures of a prompt that are no line yet.
+const FEW_FAILURES: u64 = 5;
 
 /// Lines about prompts that cannot be listed; the page of prompts has all.
 const BROKEN: usize = 5;
