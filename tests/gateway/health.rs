@@ -6,10 +6,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::json;
 
+use super::approvals::Folder;
 use crate::support::client::request;
 use crate::support::gateway::api_key;
 use crate::support::upstream::HANG;
-use crate::support::{Client, Counter, Gateway, Scripted, Upstream, eventually, write_greeting};
+use crate::support::{
+    Client, Counter, Gateway, Process, Scripted, Upstream, eventually, write_greeting,
+};
 
 fn gets(upstream: &Upstream) -> usize {
     upstream.methods().iter().filter(|method| *method == "prompts/get").count()
@@ -138,6 +141,25 @@ async fn an_upstream_that_answers_nobody_is_refused_to_all_and_found_again_by_th
     eventually(shown, |shown| shown["upstreams"][0]["breaker"] == "closed").await;
     assert!(get("pg_b").await.get("result").is_some());
     assert!(get("pg_a").await.get("result").is_some());
+}
+
+#[tokio::test]
+async fn texts_that_the_gateway_fails_to_learn_open_no_circuit() {
+    let upstream = Upstream::modern(|asked| match asked.method() {
+        "prompts/list" => Some(asked.list(&json!([{"name": "p"}, {"name": "q"}, {"name": "r"}]))),
+        "prompts/get" | "ping" => Some(Scripted::Http(503, vec![], vec![])),
+        _ => None,
+    })
+    .await;
+    let more = "[admin]\n[approvals]\nmode = \"enforce\"\n";
+    let table = upstream.patient_table("up") + "breaker = { failures = 1, open_min = \"1m\" }\n";
+    let folder = Folder::new(&(more.to_owned() + &table));
+    let (process, admin) = Process::serve_admin(folder.path(), &[]).await;
+    let shown = async || admin.send("GET", "/api/v1/upstreams", &[], b"").await.json();
+    eventually(async || gets(&upstream), |gets| *gets >= 3).await;
+    let shown = shown().await["upstreams"][0].take();
+    assert_eq!((&shown["breaker"], &shown["lastHour"]["calls"]), (&json!("closed"), &json!(0)));
+    process.stop().await;
 }
 
 #[tokio::test]

@@ -3,10 +3,11 @@
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 
+use super::approvals::{Folder, enforced};
 use super::audit::Log;
 use crate::support::client::{Reply, modern, request};
 use crate::support::gateway::api_key;
-use crate::support::{Client, Gateway, Upstream};
+use crate::support::{Client, Gateway, Process, Upstream, eventually};
 
 /// One call of each bucket an hour, but for the burst: nothing is refilled while a test runs.
 fn limit(name: &str, per: &str, burst: u32, rest: &str) -> String {
@@ -194,4 +195,46 @@ async fn d4_streams_are_counted_by_limits_that_name_them() {
     let _subscribed = bob.listen().await;
     let params = json!({"notifications": {"promptsListChanged": true}});
     assert_limited(&bob.modern("subscriptions/listen", params).await, "listen");
+}
+
+#[tokio::test]
+async fn calls_of_the_gateway_itself_take_from_no_limit_and_are_in_no_numbers_of_callers() {
+    let argument = json!([{"name": "tone", "required": true}, {"name": "topic"}]);
+    let prompt = |n: usize| json!({"name": format!("p{n}"), "arguments": argument});
+    let prompts: Vec<_> = (1..=8).map(prompt).collect();
+    let upstream = Upstream::modern(move |asked| {
+        (asked.method() == "prompts/list").then(|| asked.list(&json!(prompts)))
+    })
+    .await;
+    let limits = limit("all", "[]", 1, "") + &limit("each", "[\"caller\"]", 1, "");
+    let folder = Folder::new(&(enforced("[admin]\n") + &limits + &upstream.table("up")));
+    let (process, admin) = Process::serve_admin(folder.path(), &[]).await;
+    let known = async || admin.send("GET", "/api/v1/approvals", &[], b"").await.json();
+    let is_probed = |row: &Value| row["offered"]["texts"][0].is_object();
+    let all =
+        |list: &Value| list["prompts"].as_array().is_some_and(|all| all.iter().all(is_probed));
+    eventually(known, all).await;
+    for n in 1..=8 {
+        let shown = admin.send("GET", &format!("/api/v1/approvals/up__p{n}"), &[], b"").await;
+        assert_eq!((shown.status, &shown.json()["unseen"]), (200, &Value::Null), "{shown:?}");
+    }
+    let approve = ["approve", "--all-of", "up", "--yes", "--why", "reviewed"];
+    let said = folder.approvals(&approve).await;
+    assert_eq!(said.code, Some(0), "{said:?}");
+
+    let upstreams = async || admin.send("GET", "/api/v1/upstreams", &[], b"").await.json();
+    assert_eq!(upstreams().await["upstreams"][0]["lastHour"]["calls"], 0);
+    // The caller still has all of its limit.
+    let params = json!({"name": "up__p1", "arguments": {"tone": "warm"}});
+    let get = async || process.client().modern("prompts/get", params.clone()).await;
+    let listed = async || admin.send("GET", "/api/v1/catalog", &[], b"").await.json();
+    eventually(listed, |all| all["prompts"].as_array().is_some_and(|all| all.len() == 8)).await;
+    assert_eq!(get().await.status, 200);
+    assert_limited(&get().await, "all");
+    assert_eq!(upstreams().await["upstreams"][0]["lastHour"]["calls"], 1);
+    process.stop().await;
+    let own = |record: &&Value| record["caller"] == "promptgate";
+    let records = folder.records();
+    assert!(records.iter().filter(own).all(|record| record["event"] == "received"), "{records:?}");
+    assert!(records.iter().filter(own).count() >= 32, "each is on record");
 }

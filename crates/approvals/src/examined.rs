@@ -7,7 +7,8 @@ use tokio::task::JoinSet;
 
 use super::Approvals;
 use super::action::{ApprovalError, refused};
-use super::probe::{Patience, ProbedText, ProbedTexts, PromptProbe, offered_texts};
+use super::pace::{AT_ONCE, Purpose};
+use super::probe::{ProbedText, ProbedTexts, PromptProbe, offered_texts};
 use super::skill_files::ReadFiles;
 use base::seal;
 use catalog::approval::{ApprovalRow, OfferedPrompt, SeenOtherwise};
@@ -69,7 +70,8 @@ impl Examined {
         if let Some(offered) = examined.offered.as_mut()
             && row.decision.reason != Reason::Same
         {
-            let probe = PromptProbe { approvals, row, offered: known, patience: Patience::Short };
+            let probe =
+                PromptProbe { approvals, row, offered: known, purpose: Purpose::Examination };
             let ReadFiles { objects, unread } = probe.files(skill).await;
             let entry = (known.version.definition.clone(), Object::Json(skill.canonical()));
             offered.objects = objects.into_iter().chain([entry]).collect();
@@ -101,7 +103,7 @@ impl Examined {
             }
             objects.insert(digest.clone(), Object::Json(text));
         }
-        let probe = PromptProbe { approvals, row, offered: known, patience: Patience::Short };
+        let probe = PromptProbe { approvals, row, offered: known, purpose: Purpose::Examination };
         let texts = probe.texts().await;
         for (arguments, text) in &texts {
             if let ProbedText::Stable { digest, text } = text {
@@ -203,9 +205,6 @@ impl Examined {
     }
 }
 
-/// Most prompts that are examined concurrently.
-const EXAMINED_AT_ONCE: usize = 8;
-
 /// Examines several prompts, a few concurrently.
 ///
 /// # Errors
@@ -218,7 +217,7 @@ pub async fn examine_all(
     let mut running = JoinSet::new();
     let mut rows = rows.into_iter().enumerate();
     loop {
-        while running.len() < EXAMINED_AT_ONCE
+        while running.len() < AT_ONCE
             && let Some((index, row)) = rows.next()
         {
             let approvals = approvals.clone();

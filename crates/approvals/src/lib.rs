@@ -16,6 +16,7 @@ pub mod json;
 mod lock_change;
 mod notes;
 pub mod notify;
+mod pace;
 mod parts;
 mod probe;
 pub mod prober;
@@ -41,6 +42,7 @@ use tokio_util::task::TaskTracker;
 use diff::{ChangedPart, write_diff};
 use examinations::Examinations;
 use lock_change::{ChangedLock, change_lock, own};
+use pace::OwnPace;
 
 use audit::Audit;
 use calls::{Router, UpstreamDeps};
@@ -78,6 +80,7 @@ pub struct Approvals {
 /// State that the approvals of all editions share.
 struct ApprovalsSharedState {
     examinations: Examinations,
+    pace: OwnPace,
     /// The digest of the lock file of the newest configuration.
     lock: watch::Sender<String>,
     audit: Audit,
@@ -90,6 +93,7 @@ impl Approvals {
     pub fn start(config: &Config, router: Arc<Router>, deps: &UpstreamDeps) -> Self {
         let shared = ApprovalsSharedState {
             examinations: Examinations::default(),
+            pace: OwnPace::default(),
             lock: watch::Sender::new(config.approvals.lock.digest.clone()),
             audit: deps.audit.clone(),
             tasks: deps.tasks.clone(),

@@ -5,10 +5,9 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tokio::time::{Instant, sleep};
-
 use super::Approvals;
 use super::asked::{MAX_COMPLETED, MAX_TEMPLATES, approved_templates, template_arguments};
+use super::pace::Purpose;
 use base::seal;
 use calls::probe::{ProbeRequest, probe};
 use catalog::approval::{ApprovalRow, OfferedPrompt, approval_arguments, holds_secret};
@@ -16,7 +15,7 @@ use domain::approval::template::{is_filled, template};
 use domain::approval::{DigestText, NO_ARGUMENTS, OfferedText, TemplateArguments};
 use domain::calls::caller::{Caller, PROBER};
 use domain::calls::fair_share::Holder;
-use domain::fault::{Fault, TransportFault, UpstreamFault, UpstreamFaultKind as Kind};
+use domain::fault::{Fault, UpstreamFault, UpstreamFaultKind as Kind};
 use domain::json::Json;
 use upstream::guard::large_texts::work_on;
 
@@ -66,14 +65,6 @@ pub enum ProbedText {
     Failed(String),
 }
 
-/// How long a probe waits for a rate limit.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Patience {
-    /// As long as a call may take: a person waits for the result.
-    Short,
-    Unbounded,
-}
-
 /// The texts of a prompt by their arguments, in canonical form.
 pub(crate) type ProbedTexts = BTreeMap<Arc<str>, ProbedText>;
 
@@ -94,7 +85,7 @@ pub(super) struct PromptProbe<'a> {
     pub approvals: &'a Approvals,
     pub row: &'a ApprovalRow,
     pub offered: &'a OfferedPrompt,
-    pub patience: Patience,
+    pub purpose: Purpose,
 }
 
 impl<'a> PromptProbe<'a> {
@@ -244,22 +235,11 @@ impl<'a> PromptProbe<'a> {
         upstream.is_some_and(|upstream| upstream.config().settings.approval_probes)
     }
 
-    /// Makes one call, recorded and limited like any other call. If a rate limit refuses the call,
-    /// waits as long as `patience` allows.
+    /// Makes one call, recorded like any other call, at the pace of own calls.
     pub(super) async fn once(&self, asked: ProbeRequest<'_>) -> Result<String, Fault> {
-        let router = &self.approvals.router;
-        let deadline = Instant::now() + router.request_timeout();
-        loop {
-            let outcome = probe(router, self.row, self.offered, asked).await;
-            let Err(Fault::Transport(TransportFault::RateLimited { retry_after, .. })) = &outcome
-            else {
-                return outcome;
-            };
-            if self.patience == Patience::Short && Instant::now() + *retry_after > deadline {
-                return outcome;
-            }
-            sleep(*retry_after).await;
-        }
+        let Approvals { router, shared, .. } = self.approvals;
+        let _turn = shared.pace.turn(&self.row.upstream, self.purpose).await;
+        probe(router, self.row, self.offered, asked).await
     }
 }
 

@@ -9,7 +9,8 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::Approvals;
-use super::probe::{Patience, PromptProbe, offered_texts};
+use super::pace::Purpose;
+use super::probe::{PromptProbe, offered_texts};
 use base::platform::wall_clock;
 use calls::Router;
 use catalog::approval::OfferedPrompt;
@@ -90,7 +91,7 @@ impl Prober {
         let mut reports = Vec::new();
         let mut reported = Instant::now();
         for (row, offered) in offered {
-            let probe = PromptProbe { approvals, row, offered, patience: Patience::Unbounded };
+            let probe = PromptProbe { approvals, row, offered, purpose: Purpose::Probe };
             let key = row.raw_name.clone();
             let OfferedPrompt { version, .. } = offered;
             let definition = version.definition.clone();

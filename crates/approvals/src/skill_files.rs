@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use super::Approvals;
-use super::probe::{Patience, PromptProbe};
+use super::pace::Purpose;
+use super::probe::PromptProbe;
 use calls::probe::ProbeRequest;
 use calls::skills::file;
 use catalog::approval::{ApprovalRow, OfferedPrompt};
@@ -50,7 +51,7 @@ impl PromptProbe<'_> {
 
 /// Reads one offered file of a skill, by the URI of the skill and the path in its folder. Returns a
 /// JSON string, which states whether the file is not text; `None` if the file is not offered. The
-/// call is recorded and limited as a probe.
+/// call is recorded and paced as a probe.
 pub async fn offered_file(
     approvals: &Approvals,
     skill: &str,
@@ -61,7 +62,7 @@ pub async fn offered_file(
     let offered = row.offered.as_ref()?;
     let own = offered.skill.as_ref()?;
     let file = own.files.iter().find(|file| own.path_in_folder(file) == path)?;
-    let probe = PromptProbe { approvals, row: &row, offered, patience: Patience::Short };
+    let probe = PromptProbe { approvals, row: &row, offered, purpose: Purpose::Examination };
     let uri = [skill.strip_suffix(SKILL_FILE)?, path].concat();
     Some(probe.file(file, &uri).await.map(|object| object.json().into_owned()))
 }

@@ -29,7 +29,6 @@ mod withheld_text;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio::time::Instant;
@@ -417,11 +416,6 @@ impl Router {
     /// The ids of all upstreams.
     pub fn upstream_ids(&self) -> impl Iterator<Item = &UpstreamId> {
         self.upstreams.keys()
-    }
-
-    /// The longest time for a request of a client.
-    pub fn request_timeout(&self) -> Duration {
-        self.limits.request
     }
 
     /// The labels of library prompts.

@@ -1,5 +1,5 @@
 //! Probes: calls by which the gateway learns the texts of prompts and the files of skills. Probes
-//! pass the same gate as every call, as the caller `promptgate`.
+//! pass the same gate as every call, as the caller `promptgate`, but no limit counts them.
 
 use tokio::time::Instant;
 
@@ -59,9 +59,9 @@ impl ProbeRequest<'_> {
     }
 }
 
-/// Makes one call to the upstream of a prompt or skill, recorded and limited like any other, and
-/// returns the canonical text of a prompt, the values of an argument as a JSON array, or the
-/// result with a file.
+/// Makes one call to the upstream of a prompt or skill, recorded like any other, and returns the
+/// canonical text of a prompt, the values of an argument as a JSON array, or the result with a
+/// file. Its pace is the concern of the caller of this function.
 ///
 /// # Errors
 /// As for a get.

@@ -6,7 +6,7 @@ use super::record::CallRecord;
 use super::target::CallTarget;
 use super::{Gate, count_limited};
 use domain::calls::call::{Call, Request};
-use domain::calls::caller::{Caller, PROBER};
+use domain::calls::caller::Caller;
 use domain::calls::fair_share::Holder;
 use domain::calls::rights::NO_RULE;
 use domain::calls::subject_token::SubjectToken;
@@ -128,7 +128,7 @@ impl Gate {
     ) -> Result<Authorized<'a>, Fault> {
         let method = call.request.method();
         // The gateway reads texts for approval under this id, which no other caller can have.
-        let is_probe = call.caller.id() == PROBER;
+        let is_probe = call.caller.is_gateway();
         // A list is not denied as a whole: it holds only prompts that its caller may use.
         let is_list =
             matches!(&call.request, Request::Passthrough(request) if request.list().is_some());
@@ -175,7 +175,8 @@ impl Gate {
         Ok(())
     }
 
-    /// Counts a call in all of its limits, unless it could not be recorded anyway.
+    /// Counts a call in all of its limits, unless it could not be recorded anyway. The gateway's own
+    /// calls are paced where they are made.
     async fn count(
         &self,
         call: &Call,
@@ -184,6 +185,9 @@ impl Gate {
     ) -> Result<(), Fault> {
         if record.refuses() {
             return Err(TransportFault::AuditUnavailable.into());
+        }
+        if call.caller.is_gateway() {
+            return Ok(());
         }
         let request = call.request.countable();
         let counted = Counted { caller: &call.caller, address: call.address, request };

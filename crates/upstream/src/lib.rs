@@ -275,8 +275,10 @@ impl Upstream {
         let admitted = (!self.has_child_per_caller())
             .then(|| self.breaker.admit(pass.holder(), prompt, now))
             .transpose();
+        // The circuit and the numbers of the last hour are about the calls of callers.
+        let is_own = pass.caller().is_gateway();
         let (permit, breaker_open) = match admitted {
-            Ok(permit) => (permit, None),
+            Ok(permit) => (permit.filter(|_| !is_own), None),
             Err(kind) => (None, Some(kind)),
         };
         let is_sent = breaker_open.is_none();
@@ -310,7 +312,7 @@ impl Upstream {
         let deadline = deadline.min(now + self.config.settings.timeout);
         let id = self.config.id.to_string();
         let exchange = CallExchange::new(id, call, messages, concurrency, permit, deadline);
-        exchange.measured(operation, is_sent.then_some(recent)).without(secrets)
+        exchange.measured(operation, (is_sent && !is_own).then_some(recent)).without(secrets)
     }
 
     /// Has the list fetched again soon, because it may be out of date.

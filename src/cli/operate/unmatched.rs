@@ -185,6 +185,8 @@ impl<'a> KnownPrompts<'a> {
                 );
             }
         }
+        // No limit counts the gateway's own calls.
+        let ids: BTreeSet<&str> = ids.into_iter().filter(|id| *id != PROBER).collect();
         for (number, limit) in (1..).zip(&self.config.limits) {
             let globs = limit.callers.iter();
             for glob in globs.filter(|glob| !ids.iter().any(|id| glob.matches(id))) {
@@ -346,12 +348,17 @@ mod tests {
         );
         let rule = "[[access.rules]]\nallow = [\"get\"]\ngroups = [\"enginering\", \"engineering\"]\ncallers = [\"ci\", \"cd\"]\n\
             [[limits]]\nname = \"l\"\nrate = \"1/s\"\ncallers = [\"c*\"]\n\
-            [[limits]]\nname = \"m\"\nrate = \"1/s\"\ncallers = [\"bot-*\"]\n";
+            [[limits]]\nname = \"m\"\nrate = \"1/s\"\ncallers = [\"bot-*\"]\n\
+            [[limits]]\nname = \"n\"\nrate = \"1/s\"\ncallers = [\"promptgate\"]\n";
         let found = warnings(&format!("{key}{rule}"), &[None, None]);
-        assert_eq!(found.len(), 3, "{found:#?}");
+        assert_eq!(found.len(), 4, "{found:#?}");
         assert!(found[0].contains("`enginering`; did you mean `engineering`?"), "{found:?}");
         assert!(found[1].contains("access.rules.1.callers: no caller is named `cd`"), "{found:?}");
         assert!(found[2].contains("limits.2.callers: no caller is named `bot-*`."), "{found:?}");
+        assert!(
+            found[3].contains("limits.3.callers: no caller is named `promptgate`"),
+            "{found:?}"
+        );
         let token = "[auth.jwt]\nissuer = \"https://id.example.com/\"\n[server]\npublic_url = \"https://g.example/mcp\"\n";
         assert!(warnings(&format!("{key}{token}{rule}"), &[None, None]).is_empty());
     }

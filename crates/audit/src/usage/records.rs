@@ -136,6 +136,12 @@ impl<'a> RecordMembers<'a> {
         Some((text(self.boot)?, number(self.call)?))
     }
 
+    /// Whether the gateway itself is the caller. Its calls are not uses, and earlier releases
+    /// counted them in limits.
+    fn is_own(&self) -> bool {
+        self.caller.is_some_and(|caller| caller.is(PROBER))
+    }
+
     /// Whether the call is a use or an attempted use: a get of a prompt, or a read of the
     /// `SKILL.md` of a skill.
     fn is_use(&self) -> bool {
@@ -184,9 +190,7 @@ impl OpenCalls {
     }
 
     fn received(&mut self, record: &RecordMembers<'_>, each: &mut dyn FnMut(&CountedCall<'_>)) {
-        // Probes of the gateway are not uses.
-        let is_probe = record.caller.is_some_and(|caller| caller.is(PROBER));
-        let Some(id) = record.call().filter(|_| record.is_use() && !is_probe) else {
+        let Some(id) = record.call().filter(|_| record.is_use() && !record.is_own()) else {
             return;
         };
         let upstream = text(record.upstream);
@@ -243,7 +247,7 @@ impl OpenCalls {
 fn refused(record: &RecordMembers<'_>, each: &mut dyn FnMut(&CountedCall<'_>)) {
     let is_limit = record.reason.is_some_and(|reason| reason.is("rate_limited"));
     let count = number(record.count).unwrap_or(1);
-    if is_limit && count > 0 {
+    if is_limit && count > 0 && !record.is_own() {
         let caller = text(record.caller);
         each(&CountedCall {
             prompt: None,

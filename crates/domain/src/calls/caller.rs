@@ -74,7 +74,7 @@ pub fn is_id(text: &str) -> bool {
 /// may have it.
 pub const ANONYMOUS: &str = "anonymous";
 
-/// The id of the gateway itself, as the caller of probes.
+/// The id of the gateway itself, as the caller of probes and examinations.
 pub const PROBER: &str = "promptgate";
 
 /// The id of a console visitor who tries prompts with `admin.token`.
@@ -96,6 +96,11 @@ impl Caller {
 
     pub fn is_anonymous(&self) -> bool {
         self.id() == ANONYMOUS
+    }
+
+    /// Whether the caller is the gateway itself, whose calls no limit of callers counts.
+    pub fn is_gateway(&self) -> bool {
+        self.id() == PROBER
     }
 
     pub fn new(id: &str) -> Self {

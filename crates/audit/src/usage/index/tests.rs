@@ -72,7 +72,7 @@ impl Log {
         file.write_all(text.as_bytes()).unwrap();
     }
 
-    fn record(&mut self, secs: u64, members: &str) {
+    pub(in crate::usage) fn record(&mut self, secs: u64, members: &str) {
         self.seq += 1;
         let text = self.text(secs, members);
         self.line(&text);
