@@ -83,6 +83,28 @@ impl Counts {
         self.limited = self.limited.saturating_add(other.limited);
         self.micros = self.micros.saturating_add(other.micros);
     }
+
+    /// Returns the mean duration of a use in milliseconds; `None` without uses.
+    pub(crate) fn mean_ms(&self) -> Option<f64> {
+        let mean = self.micros.checked_div(self.uses)?;
+        #[expect(clippy::cast_precision_loss, reason = "a mean duration is far below 2^53 µs")]
+        let mean = mean as f64;
+        Some(mean / 1000.0)
+    }
+
+    /// Returns a quantile of the uses with these latencies, in milliseconds, so that it does not
+    /// contradict the mean: of a single use it is its duration, and in the highest step it is not
+    /// below the mean.
+    pub(crate) fn quantile_ms(&self, latencies: &Histogram, quantile: f64) -> Option<f64> {
+        let estimate = latencies.quantile_ms(quantile)?;
+        let mean = self.mean_ms()?;
+        let is_highest = latencies.quantile_ms(1.0) <= Some(estimate);
+        Some(match self.uses {
+            1 => mean,
+            _ if is_highest => estimate.max(mean),
+            _ => estimate,
+        })
+    }
 }
 
 /// Latencies in steps of half an octave: a quantile is exact within a fifth. Only steps that occur
@@ -213,7 +235,33 @@ mod tests {
         assert_eq!(Histogram::default().quantile_ms(0.5), None);
     }
 
+    #[test]
+    fn the_quantile_of_a_single_use_is_its_duration() {
+        let mut latencies = Histogram::default();
+        latencies.add(3_101_600);
+        let counts = Counts { uses: 1, micros: 3_101_600, ..Counts::default() };
+        assert_eq!(counts.mean_ms(), Some(3101.6));
+        for quantile in [0.5, 0.95] {
+            assert_eq!(counts.quantile_ms(&latencies, quantile), Some(3101.6));
+        }
+        assert_eq!(counts.quantile_ms(&Histogram::default(), 0.95), None, "no latency is kept");
+    }
+
     proptest! {
+        #[test]
+        fn of_few_uses_the_95th_percentile_is_near_the_slowest_and_not_below_the_mean(
+            all in prop::collection::vec(64..60_000_000_u64, 1..20),
+        ) {
+            let mut latencies = Histogram::default();
+            all.iter().for_each(|micros| latencies.add(*micros));
+            let uses = all.len() as u64;
+            let counts = Counts { uses, micros: all.iter().sum(), ..Counts::default() };
+            let found = counts.quantile_ms(&latencies, 0.95).unwrap();
+            let slowest = *all.iter().max().unwrap() as f64 / 1000.0;
+            prop_assert!(found >= counts.mean_ms().unwrap());
+            prop_assert!((found / slowest - 1.0).abs() < 0.2, "{found} {slowest}");
+        }
+
         #[test]
         fn a_quantile_is_near_the_exact_one(mut all in prop::collection::vec(64..60_000_000_u64, 1..200)) {
             let mut histogram = Histogram::default();

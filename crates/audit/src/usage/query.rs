@@ -463,17 +463,21 @@ impl Sums {
         let mut rows = self.rows(before, query);
         rows.truncate(query.limit);
         let Self { points, partial, .. } = self;
+        let mut all = Counts::default();
         let mut latency = Histogram::default();
-        points.values().for_each(|(_, histogram)| latency.merge(histogram));
-        let p95_ms = latency.quantile_ms(0.95);
+        for (counts, histogram) in points.values() {
+            all.merge(counts);
+            latency.merge(histogram);
+        }
+        let p95_ms = all.quantile_ms(&latency, 0.95);
         let series = points.into_iter().map(|(start, (counts, histogram))| Point {
             start: at(start),
             seconds,
             uses: counts.uses,
             failures: counts.failures,
             limited: counts.limited,
-            p50_ms: histogram.quantile_ms(0.5),
-            p95_ms: histogram.quantile_ms(0.95),
+            p50_ms: counts.quantile_ms(&histogram, 0.5),
+            p95_ms: counts.quantile_ms(&histogram, 0.95),
         });
         Report { rows, series: series.collect(), partial, p95_ms, ..Report::default() }
     }
@@ -488,9 +492,6 @@ impl Sum {
 
     fn row(&self, key: String, before: u64) -> Row {
         let Self { counts, histogram, upstream, last } = self;
-        let mean = counts.micros.checked_div(counts.uses);
-        #[expect(clippy::cast_precision_loss, reason = "a mean duration is far below 2^53 µs")]
-        let mean_ms = mean.map(|micros| micros as f64 / 1000.0);
         Row {
             key,
             kind: None,
@@ -499,9 +500,9 @@ impl Sum {
             failures: counts.failures,
             denied: counts.denied,
             limited: counts.limited,
-            p50_ms: histogram.quantile_ms(0.5),
-            p95_ms: histogram.quantile_ms(0.95),
-            mean_ms,
+            p50_ms: counts.quantile_ms(histogram, 0.5),
+            p95_ms: counts.quantile_ms(histogram, 0.95),
+            mean_ms: counts.mean_ms(),
             last: (*last > 0).then(|| at(*last)),
             before,
             versions: Vec::new(),

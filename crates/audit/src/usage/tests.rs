@@ -214,6 +214,45 @@ fn a_call_is_in_a_period_or_in_the_one_before() {
     assert_eq!(counts(100), (4, 0));
 }
 
+#[test]
+fn the_last_use_is_the_same_by_each_key_and_in_each_period() {
+    let mut log = Log::new("i0");
+    let earlier = 3 * DAY + 55;
+    call(&mut log, earlier, 2, "ok");
+    for ago in [7300, 430, 97] {
+        call(&mut log, ago, 0, "ok");
+    }
+    call(&mut log, 20, 0, "unknown_prompt");
+    let usage = GatewayUsage::read(None, Some(log.path())).unwrap();
+    let of_prompt = Filter { prompt: Some("u0__p0".into()), ..Filter::default() };
+    for by in [Dimension::Prompt, Dimension::Upstream, Dimension::Caller, Dimension::View] {
+        for minutes in [10, 60 * 3, 60 * 24 * 7, 60 * 24 * 30] {
+            for filter in [Filter::default(), of_prompt.clone()] {
+                let report = filtered(&usage, by, filter, MINUTE * minutes, now());
+                let last = report.rows[0].last;
+                assert_eq!(last, Some(now() - Duration::from_secs(97)), "{by:?} {minutes}");
+            }
+        }
+        let of_prompt = Filter { prompt: Some("u0__p2".into()), ..Filter::default() };
+        let last = filtered(&usage, by, of_prompt, MINUTE * 60 * 24 * 7, now()).rows[0].last;
+        assert_eq!(last, Some(now() - Duration::from_secs(earlier)), "{by:?}");
+    }
+}
+
+/// Earlier releases counted the gateway's own calls in limits.
+#[test]
+fn the_gateway_is_no_caller_that_a_limit_refused() {
+    let mut log = Log::new("i0");
+    for caller in ["promptgate", "c1"] {
+        let refused = "\"event\":\"refused\",\"reason\":\"rate_limited\",\"count\":52";
+        log.record(secs(now()) - 9, &format!("{refused},\"caller\":\"{caller}\""));
+    }
+    let usage = GatewayUsage::read(None, Some(log.path())).unwrap();
+    let rows = report(&usage, Dimension::Caller, MINUTE * 10, now()).rows;
+    let rows: Vec<_> = rows.iter().map(|row| (row.key.as_str(), row.limited)).collect();
+    assert_eq!(rows, [("c1", 52)]);
+}
+
 /// A database that is written takes as long as its disk, so no task of the runtime may wait for it.
 #[test]
 fn a_reload_does_not_wait_for_the_index() {
