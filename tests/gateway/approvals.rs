@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::audit::KEY;
 use crate::support::process::command;
+use crate::support::upstream::HANG;
 use crate::support::walk_through::walk_through;
 use crate::support::{Client, Process, Received, Scripted, Upstream, eventually, metrics};
 
@@ -137,7 +138,7 @@ impl Folder {
     }
 
     /// Waits until a prompt has become `changed` for this reason.
-    async fn changed(&self, reason: &str) {
+    pub async fn changed(&self, reason: &str) {
         let is_so = |record: &Value| {
             record["event"] == "prompt_state"
                 && record["state"] == "changed"
@@ -960,4 +961,18 @@ async fn a_set_of_arguments_of_which_no_text_was_seen_is_not_served_though_the_b
     fs::remove_file(folder.path().join("promptgate.lock")).unwrap();
     let refused = folder.approvals(&["approve", "up__p", "--yes", "--unseen"]).await;
     assert!(refused.stderr.contains("approvals.unseen"), "{refused:?}");
+}
+
+#[tokio::test]
+async fn an_upstream_that_keeps_an_approver_waiting_is_named() {
+    let upstream =
+        Upstream::modern(|asked| (asked.method() == "prompts/get").then_some(HANG)).await;
+    let admin = "[admin]\nrender_timeout = \"200ms\"\n";
+    let folder = Folder::new(&(enforced("") + admin + &upstream.patient_table("up")));
+    let (process, admin) = Process::serve_admin(folder.path(), &[]).await;
+    let late = admin.send("GET", "/api/v1/approvals/up__p", &[], b"").await;
+    let expected = "Reading texts from up took longer than 200ms. Try again, approve fewer prompts \
+                    at once, or raise admin.render_timeout.";
+    assert_eq!((late.status, &late.json()["error"]), (503, &json!(expected)));
+    process.kill().await;
 }

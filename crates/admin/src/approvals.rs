@@ -21,6 +21,7 @@ use base::platform::wall_clock;
 use base::seal;
 use catalog::approval::ApprovalRow;
 use catalog::blocking::run_blocking;
+use domain::name::UpstreamId;
 
 /// Longest wait for the configuration with the changed lock file. The gateway reads a lock file
 /// when two polls in a row find the same digest.
@@ -182,7 +183,9 @@ pub(super) async fn show(
 ) -> Result<Shown, NotShown> {
     let row = state.approvals.row(name).ok_or(NotShown::Unknown)?;
     match timeout_at(until, state.approvals.examine(&row)).await {
-        Err(_) => Err(NotShown::Late),
+        Err(_) => {
+            Err(NotShown::Late { upstream: row.upstream, within: state.admin.render_timeout })
+        }
         Ok(Err(error)) => Err(NotShown::Failed(error)),
         Ok(Ok((examined, tag))) => Ok(Shown { examined, tag }),
     }
@@ -280,8 +283,11 @@ pub(super) struct Shown {
 pub(super) enum NotShown {
     /// The prompt is neither offered nor in the lock file.
     Unknown,
-    /// The upstream does not deliver its texts in time.
-    Late,
+    /// The upstream does not deliver its texts within `admin.render_timeout`.
+    Late {
+        upstream: UpstreamId,
+        within: Duration,
+    },
     Failed(ApprovalError),
 }
 

@@ -89,7 +89,14 @@ impl From<NotShown> for PageError {
             NotShown::Unknown => {
                 Self::not_found("prompt with this name that is offered or in the lock file")
             }
-            NotShown::Late => Self::late(),
+            NotShown::Late { upstream, within } => {
+                let within = humantime::format_duration(within);
+                let message = format!(
+                    "Reading texts from {upstream} took longer than {within}. Try again, approve fewer prompts at once, \
+                     or raise admin.render_timeout."
+                );
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, message)
+            }
             NotShown::Failed(error) => Self::new(StatusCode::CONFLICT, error.to_string()),
         }
     }
