@@ -8,9 +8,10 @@ use tokio::task::JoinSet;
 use super::Approvals;
 use super::action::{ApprovalError, refused};
 use super::pace::{AT_ONCE, Purpose};
-use super::probe::{ProbedText, ProbedTexts, PromptProbe, offered_texts};
+use super::probe::{ProbedText, ProbedTexts, PromptProbe, makes, offered_texts};
 use super::skill_files::ReadFiles;
 use base::seal;
+use calls::{LastText, ReceivedText};
 use catalog::approval::{ApprovalRow, OfferedPrompt, SeenOtherwise};
 use config::lock::{Object, Objects};
 use domain::approval::{
@@ -121,9 +122,16 @@ impl Examined {
         };
         row.variants.retain(|found| !is_offered(&found.digest));
         let mut seen: Vec<_> = seen_otherwise(&row, &known.texts).collect();
-        let refused = approvals.router.unapproved_texts().last(&row);
-        seen.extend(refused.filter(|refused| {
-            version.digests().all(|digest| Some(digest) != refused.digest.as_ref())
+        let last = approvals.router.unapproved_texts().last(&row);
+        let is_other = |last: &LastText| {
+            let is_made = |own: &ReceivedText| makes(&texts, &own.arguments, &own.text);
+            version.digests().all(|digest| *digest != last.digest)
+                && !last.received.as_ref().is_some_and(is_made)
+        };
+        seen.extend(last.filter(is_other).map(|last| SeenOtherwise {
+            arguments: None,
+            digest: Some(last.digest),
+            at: last.at,
         }));
         row.decision = decide(row.mode, row.approval.as_ref(), &known, || {
             row.decision.reason != Reason::ArgumentAdded

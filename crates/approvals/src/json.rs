@@ -8,6 +8,7 @@ use serde_json::json;
 
 use super::examined::Examined;
 use super::probe::ProbedText;
+use base::platform::wall_clock;
 use base::seal;
 use catalog::approval::{FoundVariant, SeenOtherwise};
 use domain::approval::{Class, Decided, DigestText, Version};
@@ -231,7 +232,7 @@ impl SeenDocument {
             arguments: seen.arguments.as_deref().and_then(read),
             digest: seen.digest.clone(),
             at: humantime::format_rfc3339_seconds(seen.at).to_string(),
-            message: seen.to_string(),
+            message: seen.message(wall_clock()),
         }
     }
 }

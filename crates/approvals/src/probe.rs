@@ -102,7 +102,8 @@ impl<'a> PromptProbe<'a> {
                 continue;
             }
             let text = self.probe_with(&arguments).await;
-            if !texts.iter().any(|known| makes(known, &arguments, &text)) {
+            let is_made = |text: &str| makes(&texts, &arguments, text);
+            if !matches!(&text, ProbedText::Stable { text, .. } if is_made(text)) {
                 texts.insert(arguments, text);
             }
         }
@@ -243,15 +244,15 @@ impl<'a> PromptProbe<'a> {
     }
 }
 
-/// Whether a known template, filled in with these arguments, yields this text: then the text needs
-/// no separate approval.
-fn makes(known: (&Arc<str>, &ProbedText), arguments: &str, text: &ProbedText) -> bool {
-    let (own, ProbedText::Stable { text: template, .. }) = known else { return false };
-    let ProbedText::Stable { text, .. } = text else { return false };
+/// Whether a template among these texts, filled in with these arguments, yields this text.
+pub(super) fn makes(texts: &ProbedTexts, arguments: &str, text: &str) -> bool {
     let given = Json::accepted(arguments);
     let members: Vec<_> = given.members().collect();
-    TemplateArguments::read(own).is_some_and(|own| own.cover(&members))
-        && is_filled(template, given, text)
+    texts.iter().any(|(own, known)| {
+        matches!(known, ProbedText::Stable { text: template, .. }
+            if TemplateArguments::read(own).is_some_and(|own| own.cover(&members))
+                && is_filled(template, given, text))
+    })
 }
 
 /// Whether the upstream has refused the arguments of a probe.

@@ -83,6 +83,7 @@ use withheld_text::{count_tolerated, snapshot_alone, snapshot_or};
 pub use build::{RefreshEnded, RouterDeps};
 pub use catalog::lists::Lists;
 pub use catalog::status::{PER_CALLER, UpstreamStatus};
+pub use unapproved_texts::{LastText, ReceivedText};
 pub use upstream::UpstreamDeps;
 use upstream::accounts::{Accounts, RevokedAccount};
 

@@ -15,7 +15,7 @@ use super::routed_prompt::RoutedPrompt;
 use super::verified_texts::OtherText;
 use base::platform::wall_clock;
 use base::seal;
-use catalog::approval::{ApprovalRow, ExpectedText, FoundVariant, SeenOtherwise, holds_secret};
+use catalog::approval::{ApprovalRow, ExpectedText, FoundVariant, holds_secret};
 use catalog::listed_item::ListedItem;
 use config::lock::arguments_text;
 use domain::approval::template::{MAX_FORM, differing_form, placeholder};
@@ -28,8 +28,8 @@ pub struct UnapprovedTexts {
     /// The prompts to probe, by upstream.
     prompts: Mutex<HashMap<UpstreamId, HashSet<Arc<str>>>>,
     added: watch::Sender<()>,
-    /// The last unapproved text of each prompt: its digest and its time.
-    last: Mutex<HashMap<PromptKey, (DigestText, SystemTime)>>,
+    /// The last unapproved text of each prompt. Old ones are evicted.
+    last: Cache<PromptKey, LastText, LastSize>,
     /// Variants and sets of arguments by prompt. Evicted entries return with the next get.
     found: Cache<PromptKey, Arc<Found>, FoundSize>,
 }
@@ -37,8 +37,21 @@ pub struct UnapprovedTexts {
 /// The upstream and raw name of a prompt.
 type PromptKey = (UpstreamId, Arc<str>);
 
-/// Capacity of `last`: when it is reached, all last texts are forgotten.
-const LAST_MISMATCHES: usize = 10_000;
+/// The last unapproved text that a caller received of a prompt.
+#[derive(Clone)]
+pub struct LastText {
+    pub digest: DigestText,
+    pub at: SystemTime,
+    /// `None` for the source of a library prompt, and for a text beyond [`MAX_FORM`].
+    pub received: Option<ReceivedText>,
+}
+
+/// A canonical text, and the arguments of its caller: no person is shown them.
+#[derive(Clone)]
+pub struct ReceivedText {
+    pub arguments: Arc<str>,
+    pub text: Arc<str>,
+}
 
 /// Unapproved variants and sets of arguments of one prompt.
 #[derive(Clone, Default)]
@@ -54,7 +67,7 @@ const MAX_FOUND: usize = 4;
 /// Most sets of arguments of one prompt that are probed because callers gave them.
 const MAX_SETS: usize = 16;
 
-/// Memory for [`Found`] entries, in bytes.
+/// Memory for [`Found`] entries, and for the last texts, in bytes.
 const MEMORY: u64 = 16 << 20;
 
 /// Estimated number of prompts. More prompts only cost a resize.
@@ -71,12 +84,22 @@ impl Weighter<PromptKey, Arc<Found>> for FoundSize {
     }
 }
 
+#[derive(Clone)]
+struct LastSize;
+
+impl Weighter<PromptKey, LastText> for LastSize {
+    fn weight(&self, key: &PromptKey, last: &LastText) -> u64 {
+        let received = last.received.as_ref().map(|own| own.text.len() + own.arguments.len());
+        (key.1.len() + received.unwrap_or_default() + 256) as u64
+    }
+}
+
 impl Default for UnapprovedTexts {
     fn default() -> Self {
         Self {
             prompts: Mutex::default(),
             added: watch::Sender::default(),
-            last: Mutex::default(),
+            last: Cache::with_weighter(EXPECTED, MEMORY, LastSize),
             found: Cache::with_weighter(EXPECTED, MEMORY, FoundSize),
         }
     }
@@ -91,6 +114,12 @@ impl UnapprovedTexts {
         expected: &ExpectedText<'_>,
         other: &OtherText,
     ) {
+        let OtherText { digest, text } = other;
+        let arguments = expected.arguments();
+        let received = (arguments.len() + text.len() <= MAX_FORM)
+            .then(|| ReceivedText { arguments: arguments.into(), text: text.as_str().into() });
+        let last = LastText { digest: digest.clone(), at: wall_clock(), received };
+        self.last.insert(key_of_item(routed.item), last);
         let is_news = match expected {
             ExpectedText::Nothing { arguments, .. } => self.add_arguments(routed.item, arguments),
             ExpectedText::Text { .. } => {
@@ -208,21 +237,18 @@ impl UnapprovedTexts {
         found.map(|found| found.arguments.clone()).unwrap_or_default()
     }
 
-    /// Remembers the unapproved text of a get, so that approvers see that it was returned.
+    /// Remembers an unapproved text or source by its digest, so that approvers see that it was
+    /// returned.
     pub(super) fn remember(&self, item: &ListedItem, offered: &DigestText) {
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        if last.len() >= LAST_MISMATCHES {
-            last.clear();
-        }
         let key = key_of_item(item);
-        last.insert(key, (offered.clone(), wall_clock()));
+        let known = self.last.get(&key).filter(|last| last.digest == *offered);
+        let received = known.and_then(|last| last.received);
+        self.last.insert(key, LastText { digest: offered.clone(), at: wall_clock(), received });
     }
 
-    /// The last unapproved text that a caller got of a prompt.
-    pub fn last(&self, row: &ApprovalRow) -> Option<SeenOtherwise> {
-        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        let (digest, at) = last.get(&key_of_row(row))?.clone();
-        Some(SeenOtherwise { arguments: None, digest: Some(digest), at })
+    /// The last unapproved text that a caller received of a prompt.
+    pub fn last(&self, row: &ApprovalRow) -> Option<LastText> {
+        self.last.get(&key_of_row(row))
     }
 
     /// Adds a prompt to the prompts to probe.

@@ -20,6 +20,7 @@ use domain::name::UpstreamId;
 use domain::prompts::call_overlay::CallOverlay;
 use domain::prompts::prompt::{Argument, Prompt};
 use domain::prompts::skill::Skill;
+use domain::time::distance::distance;
 use upstream::Upstream;
 
 /// The configured approvals of one upstream.
@@ -478,22 +479,22 @@ pub struct SeenOtherwise {
     pub at: SystemTime,
 }
 
-/// A sentence for approvers.
-impl fmt::Display for SeenOtherwise {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let at = humantime::format_rfc3339_seconds(self.at);
-        write!(f, "Seen at {at}: ")?;
-        match self.arguments.as_deref() {
-            None => write!(f, "a caller got")?,
-            Some(NO_ARGUMENTS) => write!(f, "the gateway got")?,
-            Some(arguments) => write!(f, "the gateway got, with {arguments},")?,
-        }
-        match &self.digest {
-            Some(digest) => write!(
-                f,
-                " another text ({digest}); the decision is on the text that is shown here"
-            ),
-            None => write!(f, " two different texts in a row"),
-        }
+impl SeenOtherwise {
+    /// Returns sentences for approvers who look at the offered version at `now`.
+    pub fn message(&self, now: SystemTime) -> String {
+        let ago = distance(self.at, now);
+        let receiver = match self.arguments.as_deref() {
+            None => "a caller received".to_owned(),
+            Some(NO_ARGUMENTS) => "the gateway received".to_owned(),
+            Some(arguments) => format!("the gateway received, with {arguments},"),
+        };
+        let Some(digest) = &self.digest else {
+            return format!("{ago} {receiver} two different texts in a row.");
+        };
+        let short: String = digest.chars().take(SHORT_DIGEST).collect();
+        format!("{ago} {receiver} a different text ({short}…). You are approving the one below.")
     }
 }
+
+/// Characters of a digest that tell texts apart for the eye: `sha256:`, and twelve digits.
+const SHORT_DIGEST: usize = 19;

@@ -352,11 +352,12 @@ fn differences(shown: &[Shown]) -> (Value, String) {
     };
     for shown in shown {
         let [name, state, why, diff] = ["name", "state", "reason", "diff"].map(|m| shown.text(m));
-        let diff = if is_styled() { marked(diff, true) } else { printable(diff) };
-        let _ = writeln!(text, "{}\n{diff}", printable(&format!("{name}: {state}: {why}")));
+        let _ = writeln!(text, "{}", printable(&format!("{name}: {state}: {why}")));
         for seen in elements(&shown.json["seenOtherwise"]) {
             let _ = writeln!(text, "{}", printable(seen["message"].as_str().unwrap_or_default()));
         }
+        let diff = if is_styled() { marked(diff, true) } else { printable(diff) };
+        let _ = writeln!(text, "{diff}");
     }
     (shown.iter().map(row).collect(), text)
 }

@@ -160,7 +160,7 @@ async fn a_decision_is_on_the_text_that_was_shown_whatever_the_upstream_answers_
         up.offer(|offer| offer.text = text.to_owned());
         let page = browser.page("/approvals/up__p").await;
         assert!(page.contains(text), "{page}");
-        (page.contains("Seen at"), hidden(&page, "csrf"), hidden(&page, "tag"))
+        (page.contains("received a different text"), hidden(&page, "csrf"), hidden(&page, "tag"))
     };
     let decide = async |browser: &mut Browser, action: &str, csrf: &str, tag: &str| {
         let fields = [("csrf", csrf), ("tag", tag), ("prompt", "up__p"), ("action", action)];

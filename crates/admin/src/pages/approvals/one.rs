@@ -15,8 +15,8 @@ use crate::pages::{Page, PageResult};
 use crate::request::PageRequest;
 use crate::sign_in::{Role, Visitor};
 use crate::state::AdminState;
+use ::approvals::FoundVariant;
 use ::approvals::words::{DiffLine, LineKind};
-use ::approvals::{FoundVariant, SeenOtherwise};
 use audit::usage::RecentUses;
 use catalog::approval::ApprovalRow;
 use domain::approval::Decided;
@@ -40,7 +40,8 @@ pub(crate) struct ApprovalPage {
     /// The parts that an approval compares, and the parts that it does not compare.
     covers: [&'static str; 2],
     /// Texts that the upstream returned at another time.
-    seen_otherwise: Vec<SeenOtherwise>,
+    /// Texts that the upstream has returned at other times.
+    seen_otherwise: Vec<String>,
     /// Texts that callers got, and that match no approved text.
     variants: Vec<FoundVariant>,
     is_approved: bool,
@@ -125,12 +126,13 @@ pub(crate) async fn approval(
     let Shown { examined, tag } = approvals::show(state, name, request.until).await?;
     let uses = approvals::uses_of(state, name, request.until).await;
     let class = examined.offered.as_ref().map(|offered| offered.version.class());
+    let seen = examined.seen_otherwise.iter();
     Ok(ApprovalPage {
         tag,
         change: Some(Change::of(state, examined.clone(), request.rows).await),
         unseen: examined.unseen_text(),
         covers: class.map_or(["", ""], |class| [class.compared(), class.not_compared()]),
-        seen_otherwise: examined.seen_otherwise.clone(),
+        seen_otherwise: seen.map(|seen| seen.message(request.now)).collect(),
         uses,
         ..ApprovalPage::new(state, &examined.row, request, visitor)
     })
