@@ -168,7 +168,7 @@ async fn the_last_commit_is_served_without_its_remote_also_after_a_restart() {
 #[tokio::test]
 async fn a_commit_that_is_no_library_changes_nothing_and_a_broken_file_is_left_out() {
     let repository = Repository::new();
-    let gateway = Gateway::start(&repository.table("")).await;
+    let gateway = Gateway::start(&repository.table("max_message = \"16KiB\"\n")).await;
     serves(&gateway, "one").await;
     repository.write("broken.md", "---\nname: [\n---\n");
     repository.commit("two");
@@ -176,6 +176,20 @@ async fn a_commit_that_is_no_library_changes_nothing_and_a_broken_file_is_left_o
     let catalog = gateway.admin().send("GET", "/api/v1/catalog", &[], b"").await.json();
     let reason = catalog["leftOut"][0]["reason"].as_str().unwrap_or_default();
     assert!(reason.starts_with("prompts/broken.md:2:7: "), "{catalog}");
+    // A prompt that was served stays as it was, whatever becomes of its file.
+    for (spoiled, said) in [
+        ("{{ gone }}".to_owned(), "prompts/greet.md:4:4: "),
+        ("x".repeat(20_000), "prompts/greet.md: larger than max_message"),
+    ] {
+        repository.commit(&spoiled);
+        let left_out = async || {
+            let catalog = gateway.admin().send("GET", "/api/v1/catalog", &[], b"").await.json();
+            catalog["leftOut"].to_string()
+        };
+        let left_out = eventually(left_out, |left_out| left_out.contains(said)).await;
+        assert!(left_out.contains("; the text of before is served"), "{left_out}");
+        assert_eq!(text(&gateway).await.as_deref(), Some("two"));
+    }
     repository.git(&["mv", "prompts", "elsewhere"]);
     repository.git(&["commit", "-q", "-m", "moved"]);
     let shown = fails(&gateway, "no folder").await;

@@ -10,6 +10,7 @@ use config::Transport;
 use config::labels::{
     DEFAULT_LABEL, LABELS_FILE, LATEST, LabelFile, LabelsMistake, MAX_LABELS_FILE,
 };
+use domain::text::similar::is_typing_error;
 
 /// The labels of a library from one reading to the next.
 #[derive(Debug)]
@@ -26,6 +27,8 @@ struct LastLabels {
     file: Option<LabelFile>,
     /// The served version of each label, by prompt.
     served: BTreeMap<String, BTreeMap<String, u32>>,
+    /// The last version under the plain name of each prompt.
+    plain: BTreeMap<String, Served>,
 }
 
 /// The labels of one prompt.
@@ -38,7 +41,7 @@ pub(super) struct PromptLabels {
 }
 
 /// The version under the plain name.
-#[derive(Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Served {
     pub number: u32,
     /// The label that chose the version; `None`: the newest version.
@@ -66,13 +69,13 @@ impl LibraryLabels {
         }
     }
 
-    /// Reads the labels file, and returns its mistakes. `None`: the file is gone or invalid; the
+    /// Reads the labels file, and returns its mistake. `None`: the file is gone or invalid; the
     /// last valid labels count then.
     pub(super) fn read(
         &self,
         folder: &Path,
         has_versions: bool,
-    ) -> (Option<LabelFile>, Vec<String>) {
+    ) -> (Option<LabelFile>, Option<String>) {
         let read = read_file(folder);
         let mut last = self.last();
         let (file, problem) = match read {
@@ -95,8 +98,7 @@ impl LibraryLabels {
             (Some(_), None) => "; until it is valid, prompts are served as NAME@3 only",
             (None, _) => "",
         };
-        let problems = problem.map(|problem| problem + then).into_iter().collect();
-        (file, problems)
+        (file, problem.map(|problem| problem + then))
     }
 
     /// Returns the last valid file.
@@ -105,14 +107,16 @@ impl LibraryLabels {
     }
 
     /// Chooses the versions of the labels of one prompt. `file` is the result of
-    /// [`LibraryLabels::read`].
+    /// [`LibraryLabels::read`]; `misnamed` is its table that may be meant for the prompt.
     pub(super) fn choose(
         &self,
         prompt: &str,
         numbers: &BTreeSet<u32>,
         file: Option<&LabelFile>,
+        misnamed: Option<&str>,
     ) -> PromptLabels {
         let mut last = self.last();
+        let last = &mut *last;
         let file = file.or(last.file.as_ref());
         let Some(file) = file else { return self.unknown(numbers) };
         let mut chosen = PromptLabels::default();
@@ -137,11 +141,51 @@ impl LibraryLabels {
         chosen.served = if is_named {
             let number = chosen.labels.get(&self.label).copied();
             number.map(|number| Served { number, label: Some(self.label.clone()) })
-        } else {
+        } else if self.label == LATEST || (wanted.clone().next().is_none() && misnamed.is_none()) {
             newest(numbers)
+        } else {
+            // The newest version may not be meant to be served yet.
+            let before = last.plain.get(prompt).filter(|served| numbers.contains(&served.number));
+            let labels: Vec<_> = wanted.map(|(label, _)| label.as_str()).collect();
+            chosen.problems.push(self.unlabelled(prompt, &labels, misnamed, before));
+            before.cloned()
         };
+        if let Some(served) = &chosen.served {
+            last.plain.insert(prompt.to_owned(), served.clone());
+        }
         last.served.insert(prompt.to_owned(), chosen.labels.clone());
         chosen
+    }
+
+    /// Says that no label chooses the version of a plain name, and which label may be meant.
+    fn unlabelled(
+        &self,
+        prompt: &str,
+        labels: &[&str],
+        misnamed: Option<&str>,
+        served: Option<&Served>,
+    ) -> String {
+        let own = &self.label;
+        let what = match (misnamed, labels.iter().find(|label| is_typing_error(label, own))) {
+            (Some(misnamed), _) => {
+                format!("[{misnamed}] has no versions; did you mean [{prompt}]?")
+            }
+            (None, near) => {
+                let all = labels.join(", ");
+                let remedy = near.map_or_else(
+                    || format!("add `{own} = N`"),
+                    |near| format!("did you mean `{own}` by `{near}`?"),
+                );
+                format!(
+                    "{prompt} has labels ({all}), but no `{own}`, by which it is served; {remedy}"
+                )
+            }
+        };
+        let then = match served {
+            Some(Served { number, .. }) => format!("it stays at version {number}"),
+            None => format!("until then, {prompt} is served as {prompt}@3 only"),
+        };
+        format!("{LABELS_FILE}: {what}; {then}")
     }
 
     /// Returns the labels of a prompt before a valid file was read: the newest version may not be
@@ -177,21 +221,26 @@ fn read_file(folder: &Path) -> Result<Option<LabelFile>, LabelsMistake> {
 mod tests {
     use std::fs;
 
-    use super::super::LibrarySnapshot;
+    use std::sync::Arc;
+
+    use super::super::{Before, LibrarySnapshot};
     use super::*;
+    use crate::prompt_list::MalformedPrompt;
     use config::Settings;
+    use domain::fault::UpstreamFaultKind as Kind;
     use domain::json::Json;
 
     /// A library with versions of `refund`.
     struct Folder {
         folder: tempfile::TempDir,
         labels: LibraryLabels,
+        last: Mutex<Option<Arc<LibrarySnapshot>>>,
     }
 
     impl Folder {
         fn new(numbers: &[u32]) -> Self {
             let folder = tempfile::tempdir().unwrap();
-            let new = Self { folder, labels: LibraryLabels::default() };
+            let new = Self { folder, labels: LibraryLabels::default(), last: Mutex::default() };
             for number in numbers {
                 let text = format!("---\nname: refund\n---\nversion {number}");
                 new.write(&format!("refund/versions/{number}.md"), &text);
@@ -205,9 +254,19 @@ mod tests {
             fs::write(path, text).unwrap();
         }
 
-        fn load(&self) -> LibrarySnapshot {
+        fn load(&self) -> Arc<LibrarySnapshot> {
             let settings = Settings::default();
-            LibrarySnapshot::load(self.folder.path(), "lib", &settings, &self.labels).unwrap()
+            let mut last = self.last.lock().unwrap();
+            let before = Before { snapshot: last.as_deref(), left_out: &[] };
+            let folder = self.folder.path();
+            let read = LibrarySnapshot::load_after(folder, "lib", &settings, &self.labels, before);
+            last.insert(Arc::new(read.unwrap())).clone()
+        }
+
+        /// Forgets what was served, as a restart does.
+        fn restart(&mut self) {
+            self.labels = LibraryLabels::default();
+            self.last = Mutex::default();
         }
     }
 
@@ -290,9 +349,84 @@ mod tests {
         assert!(reasons(&gone)[0].contains("is gone"));
         folder.write("refund/versions/2.md", "---\nname: [\n---\n");
         folder.write("labels.toml", "[refund]\nproduction = 2\n");
-        assert!(!names(&folder.load()).contains(&"refund"), "the version itself is not valid");
+        let stale = folder.load();
+        assert_eq!(text(&stale, "refund"), "version 2", "the version stays as it was");
+        assert_eq!(text(&stale, "refund@2"), "version 2");
+        assert!(reasons(&stale)[0].starts_with("2.md:2:7: "), "{:?}", reasons(&stale));
+        assert_eq!(stale.listed.malformed[0].name, "refund@2");
+        fs::remove_file(folder.folder.path().join("refund/versions/2.md")).unwrap();
+        assert!(!names(&folder.load()).contains(&"refund"), "the version itself is gone");
         folder.write("labels.toml", "");
         assert_eq!(text(&folder.load(), "refund"), "version 3", "no label is wanted any more");
+    }
+
+    #[test]
+    fn labels_without_the_served_label_leave_the_version_that_was_served() {
+        let mut folder = Folder::new(&[1, 2]);
+        for (labels, said) in [
+            ("[refund]\nprodction = 1\n", "did you mean `production` by `prodction`?"),
+            ("[refund]\ncandidate = 2\n", "refund has labels (candidate), but no `production`"),
+            ("[refunds]\nproduction = 1\n", "[refunds] has no versions; did you mean [refund]?"),
+        ] {
+            folder.restart();
+            folder.write("labels.toml", "[refund]\nproduction = 1\n");
+            assert_eq!(text(&folder.load(), "refund"), "version 1");
+            folder.write("labels.toml", labels);
+            let stays = folder.load();
+            assert_eq!(text(&stays, "refund"), "version 1");
+            let reasons = reasons(&stays);
+            assert_eq!(reasons.len(), 1, "{reasons:?}");
+            assert!(reasons[0].contains(said), "{reasons:?}");
+            assert!(reasons[0].ends_with("; it stays at version 1"), "{reasons:?}");
+            assert!(stays.listed.malformed[0].is_served);
+            // Nothing is known of an earlier version.
+            folder.restart();
+            let unknown = folder.load();
+            assert!(!names(&unknown).contains(&"refund"), "{labels}");
+            let MalformedPrompt { name, is_served, reason } = &unknown.listed.malformed[0];
+            assert_eq!((name.as_str(), is_served), ("refund", &false));
+            assert!(reason.ends_with("is served as refund@3 only"), "{reason}");
+            folder.labels = LibraryLabels::new(LATEST);
+            assert_eq!(text(&folder.load(), "refund"), "version 2", "the newest is meant");
+        }
+        folder.restart();
+        folder.write("labels.toml", "[other]\nproduction = 1\n");
+        assert_eq!(text(&folder.load(), "refund"), "version 2", "the prompt has no labels");
+    }
+
+    #[test]
+    fn a_superseded_version_is_served_where_its_source_is_the_approved_one() {
+        let folder = Folder::new(&[1, 2, 3]);
+        folder.write("plain.md", "---\nname: plain\n---\none");
+        folder.write("labels.toml", "[refund]\nproduction = 2\n");
+        let digest = |snapshot: &LibrarySnapshot, name: &str| {
+            let prompt = snapshot.listed.prompts.iter().find(|prompt| prompt.name == name);
+            prompt.unwrap().source.as_ref().unwrap().digest.clone()
+        };
+        let served = |snapshot: &LibrarySnapshot, name: &str, approved: &str| {
+            let result = snapshot.get(name, None, Some(approved))?;
+            Ok::<_, Kind>(result.json().text().to_owned())
+        };
+        let first = folder.load();
+        let second = digest(&first, "refund@2");
+        let one = digest(&first, "plain");
+        folder.write("labels.toml", "[refund]\nproduction = 3\n");
+        let moved = folder.load();
+        assert_eq!(text(&moved, "refund"), "version 3");
+        assert!(served(&moved, "refund", &second).unwrap().contains("version 2"));
+        let long = format!("---\nname: refund\n---\n{}", "x".repeat(5_000));
+        folder.write("refund/versions/2.md", &long);
+        folder.write("plain.md", "---\nname: plain\n---\ntwo");
+        let edited = folder.load();
+        for name in ["refund", "refund@2", "refund@production"] {
+            assert!(served(&edited, name, &second).unwrap().contains("version 2"), "{name}");
+        }
+        assert!(edited.size_of_get("refund@2", None, None) > 5_000);
+        assert!(edited.size_of_get("refund@2", None, Some(&second)) < 100);
+        for (name, approved) in [("plain", &one), ("refund", &one), ("plain", &second)] {
+            let refused = served(&edited, name, approved);
+            assert!(matches!(refused, Err(Kind::NotApproved { .. })), "{name} {refused:?}");
+        }
     }
 
     #[test]

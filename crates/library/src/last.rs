@@ -1,5 +1,7 @@
-//! The last snapshot: a poll without changes reuses it.
+//! The last snapshot: a poll without changes reuses it, and the next snapshot takes texts over.
 
+use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::LibrarySnapshot;
@@ -14,7 +16,33 @@ impl<Of> Default for LastSnapshot<Of> {
     }
 }
 
+/// The state in which a library is read again.
+#[derive(Clone, Copy, Default)]
+pub struct Before<'a> {
+    /// The snapshot before, whose texts stay served while their files are not valid.
+    pub snapshot: Option<&'a LibrarySnapshot>,
+    /// The files that the folder lacks, each with the reason (`GitTree::left_out`).
+    pub left_out: &'a [String],
+}
+
+impl Before<'_> {
+    /// Returns the reasons for missing files that may be prompts, by their paths.
+    pub(super) fn left_out_prompts(self) -> BTreeMap<PathBuf, String> {
+        let parts = |reason: &String| {
+            let (path, why) = reason.split_once(".md: ")?;
+            Some((format!("{path}.md").into(), why.to_owned()))
+        };
+        self.left_out.iter().filter_map(parts).collect()
+    }
+}
+
 impl<Of: PartialEq> LastSnapshot<Of> {
+    /// Returns the last snapshot, whatever its origin.
+    pub fn any(&self) -> Option<Arc<LibrarySnapshot>> {
+        let last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        last.as_ref().map(|(_, snapshot)| snapshot.clone())
+    }
+
     /// Returns the last snapshot if its origin is equal.
     pub fn of(&self, of: &Of) -> Option<Arc<LibrarySnapshot>> {
         let last = self.0.lock().unwrap_or_else(PoisonError::into_inner);

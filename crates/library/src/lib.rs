@@ -7,6 +7,7 @@
 #![warn(unreachable_pub)]
 
 mod budget;
+mod earlier;
 mod embed;
 mod files;
 pub mod git;
@@ -25,7 +26,8 @@ mod template;
 mod versions;
 mod yaml_mistake;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ops::Bound;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -37,9 +39,10 @@ use domain::json::Json;
 use domain::json::document::Document;
 use domain::prompts::prompt::{Prompt, PromptSource, SourcePlace};
 use domain::prompts::prompt_version::PromptVersion;
+use earlier::{EarlierTexts, ReadFile, Rival};
 use files::{PromptFile, PromptFiles, Volume};
 use place::Remark;
-use reader::LibraryReader;
+use reader::{LibraryPrompt, LibraryReader};
 use render::{Compiled, RenderError};
 use skills::SkillFiles;
 pub use skills::file_contents;
@@ -48,8 +51,8 @@ use tracing::warn;
 use git::GitTree;
 pub use history::FileChange;
 pub use labels::LibraryLabels;
-pub use last::LastSnapshot;
-use prompt_list::{MalformedPrompt, PromptList};
+pub use last::{Before, LastSnapshot};
+use prompt_list::{EARLIER_SERVED, MalformedPrompt, PromptList};
 pub use source::MessageRole;
 pub use stored::{StoredMessage, StoredPrompt, TemplatePiece};
 pub use versions::{LibraryVersions, VersionsOfPrompt};
@@ -60,6 +63,8 @@ pub struct LibrarySnapshot {
     /// The name of the transport in the configuration.
     pub transport: &'static str,
     prompts: BTreeMap<String, LibraryPrompt>,
+    /// Earlier texts by the names of their prompts, the newest first: an approval may be of them.
+    superseded: BTreeMap<Arc<str>, Vec<LibraryPrompt>>,
     /// The prompt list of the library, with one reason for each invalid prompt file. Reasons and
     /// remarks begin with the path of the file, and the line and column in it.
     pub listed: PromptList,
@@ -74,13 +79,8 @@ pub struct LibrarySnapshot {
     pub versions: Arc<LibraryVersions>,
 }
 
-#[derive(Debug)]
-struct LibraryPrompt {
-    compiled: Arc<Compiled>,
-    /// Path of the file in the library; empty for a prompt of a prompt store.
-    path: PathBuf,
-    source: Arc<PromptSource>,
-}
+/// Most earlier texts of a prompt.
+const MAX_SUPERSEDED: usize = 5;
 
 /// The transport of a folder.
 const FOLDER: &str = "library";
@@ -103,15 +103,29 @@ impl LibrarySnapshot {
         settings: &Settings,
         labels: &LibraryLabels,
     ) -> Result<Self, Kind> {
+        Self::load_after(folder, library, settings, labels, Before::default())
+    }
+
+    /// As [`Self::load`]; an invalid file stays served in its text of the snapshot before.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub fn load_after(
+        folder: &Path,
+        library: &str,
+        settings: &Settings,
+        labels: &LibraryLabels,
+        before: Before<'_>,
+    ) -> Result<Self, Kind> {
         let mut volume = Volume::of(folder);
         for _ in 0..VOLUME_SWAPS {
-            let loaded = Self::load_once(folder, library, settings, labels);
+            let loaded = Self::load_once(folder, library, settings, labels, before);
             let before = std::mem::replace(&mut volume, Volume::of(folder));
             if before == volume {
                 return loaded;
             }
         }
-        Self::load_once(folder, library, settings, labels)
+        Self::load_once(folder, library, settings, labels, before)
     }
 
     fn load_once(
@@ -119,6 +133,7 @@ impl LibrarySnapshot {
         library: &str,
         settings: &Settings,
         labels: &LibraryLabels,
+        before: Before<'_>,
     ) -> Result<Self, Kind> {
         let mut files = PromptFiles::find(folder).map_err(|error| {
             // The path is for the operator, not for clients.
@@ -128,28 +143,22 @@ impl LibrarySnapshot {
         let malformed = files.refused.into_iter().map(Into::into).collect();
         let listed = PromptList { pages: 1, malformed, ..PromptList::default() };
         let mut snapshot = Self::empty(FOLDER, listed, settings);
-        let mut contested = BTreeMap::new();
-        let Settings { max_message, max_walk, .. } = *settings;
-        let mut reader = LibraryReader::new(folder, library, max_message, max_walk);
+        let Settings { max_message, max_walk, max_prompts, .. } = *settings;
+        let mut reader = LibraryReader::new(folder, library, max_message, max_walk)
+            .with_left_out(before.left_out_prompts());
         let listed = &mut snapshot.listed;
         snapshot.skills = SkillFiles::take(folder, &mut files.prompts, &mut reader, listed);
+        files.prompts.extend(reader.left_out());
         let versions = versions::take(folder, &mut files.prompts);
-        for file in &files.prompts {
-            if let Err(reason) = snapshot.add(&mut reader, file, &mut contested) {
-                snapshot.listed.malformed.push(reason.on(&file.path).into());
-            }
-            snapshot.check_count(settings.max_prompts)?;
-        }
-        for (name, other) in contested {
-            let Some(prompt) = snapshot.leave_out(&name) else { continue };
-            snapshot.listed.malformed.push(claimed_twice(&name, &other).on(&prompt.path).into());
-        }
-        snapshot.add_versions(&mut reader, versions, labels, settings.max_prompts)?;
+        let earlier = EarlierTexts::of(before.snapshot.map(|snapshot| &snapshot.prompts));
+        snapshot.add_files(&mut reader, &files.prompts, &earlier, max_prompts)?;
+        snapshot.add_versions(&mut reader, versions, &earlier, labels, max_prompts)?;
+        snapshot.keep_superseded(before.snapshot, reader.left());
         // Several prompt names may refer to one file.
         let mut seen = HashSet::new();
         let each = snapshot.prompts.values().filter(|prompt| seen.insert(&prompt.path));
         for LibraryPrompt { compiled, path, .. } in each {
-            let remarks = compiled.remarks.iter().map(|remark| remark.on(path));
+            let remarks = compiled.remarks.iter().map(|remark| remark.on(&folder.join(path)));
             snapshot.listed.remarks.extend(remarks);
         }
         snapshot.listed.remarks.append(&mut reader.remarks);
@@ -172,21 +181,29 @@ impl LibrarySnapshot {
         let at_path = |why: Remark| why.on(path);
         let resolved = files::resolve_inside(folder, path).map_err(|why| at_path(why.into()))?;
         let file = PromptFile { path: path.into(), resolved };
-        snapshot.add(&mut reader, &file, &mut BTreeMap::new()).map_err(at_path)?;
-        if snapshot.prompts.is_empty() {
+        let Some(text) = reader.prompt(&file).map_err(at_path)? else {
             return Err(at_path("is no prompt: its first line is not `---`".into()));
-        }
+        };
+        versions::check_name(&text.compiled.name).map_err(at_path)?;
+        let prompt = definition(&text.compiled).map_err(|why| at_path(why.into()))?;
+        snapshot.push(prompt, text);
         Ok(snapshot)
     }
 
     fn empty(transport: &'static str, listed: PromptList, settings: &Settings) -> Self {
         let max_message = settings.max_message;
-        let prompts = BTreeMap::new();
-        let skills = SkillFiles::default();
         let renderable = settings.prompts_as_skills.then_some(settings.max_walk);
-        let commit = None;
-        let versions = Arc::default();
-        Self { transport, prompts, listed, commit, max_message, skills, renderable, versions }
+        Self {
+            transport,
+            prompts: BTreeMap::new(),
+            superseded: BTreeMap::new(),
+            listed,
+            commit: None,
+            max_message,
+            skills: SkillFiles::default(),
+            renderable,
+            versions: Arc::default(),
+        }
     }
 
     fn check_count(&self, most: usize) -> Result<(), Kind> {
@@ -197,14 +214,17 @@ impl LibrarySnapshot {
     }
 
     /// Creates the snapshot of a prompt store from its prompts, whose names must differ. `listed`
-    /// has the malformed prompts, and gets the valid prompts. Blocks.
+    /// has the malformed prompts, and gets the valid prompts. Texts of the snapshot `before` are
+    /// kept for approvals. Blocks.
     pub fn of_store(
         transport: &'static str,
         prompts: impl Iterator<Item = StoredPrompt>,
         listed: PromptList,
         settings: &Settings,
+        before: Option<&Self>,
     ) -> Self {
         let mut snapshot = Self::empty(transport, listed, settings);
+        let mut left = settings.max_walk;
         for stored in prompts {
             let name = stored.name.clone();
             let object = stored.object();
@@ -212,15 +232,24 @@ impl LibrarySnapshot {
             let compiled = Compiled::stored(stored);
             match definition(&compiled) {
                 Ok(mut prompt) => {
-                    prompt.version = Some(mark.into());
+                    let size = object.len();
                     let digest = seal::sha256_text(object.as_bytes()).into();
                     let place = SourcePlace::Kept(object.into());
-                    let source = PromptSource { digest, place };
-                    snapshot.push(prompt, compiled, PathBuf::new(), source);
+                    let source = PromptSource { digest, place }.into();
+                    let of = Some(mark.of.clone());
+                    prompt.version = Some(mark.into());
+                    let compiled = compiled.into();
+                    let path = PathBuf::new();
+                    snapshot.push(prompt, LibraryPrompt { compiled, path, source, size, of });
+                    left = left.saturating_sub(size);
                 }
-                Err(reason) => snapshot.listed.malformed.push(MalformedPrompt { name, reason }),
+                Err(reason) => {
+                    let is_served = false;
+                    snapshot.listed.malformed.push(MalformedPrompt { name, reason, is_served });
+                }
             }
         }
+        snapshot.keep_superseded(before, left);
         snapshot
     }
 
@@ -228,9 +257,8 @@ impl LibrarySnapshot {
     pub fn of_commit(mut self, tree: &GitTree) -> Self {
         let folder = format!("{}/", tree.folder.display());
         let in_repository = |reason: &mut String| *reason = reason.replace(&folder, &tree.path);
-        let is_read =
-            |reason: &&String| reason.contains(".md: ") || reason.starts_with(LABELS_FILE);
-        let left_out = tree.left_out.iter().filter(is_read);
+        // The snapshot has the reasons for other files, from `Before::left_out`.
+        let left_out = tree.left_out.iter().filter(|reason| reason.starts_with(LABELS_FILE));
         let left_out = left_out.map(|reason| format!("{}{reason}", tree.path).into());
         let PromptList { malformed, remarks, .. } = &mut self.listed;
         malformed.iter_mut().for_each(|prompt| in_repository(&mut prompt.reason));
@@ -251,13 +279,19 @@ impl LibrarySnapshot {
     }
 
     /// Returns the bytes that a get reads: the templates and the arguments.
-    pub fn size_of_get(&self, name: &str, arguments: Option<&Document>) -> usize {
-        let templates = self.prompts.get(name).map_or(0, |prompt| prompt.compiled.size);
+    pub fn size_of_get(
+        &self,
+        name: &str,
+        arguments: Option<&Document>,
+        approved: Option<&str>,
+    ) -> usize {
+        let templates = self.text(name, approved).map_or(0, |prompt| prompt.compiled.size);
         templates + arguments.map_or(0, |arguments| arguments.json().text().len())
     }
 
     /// Returns the result of `prompts/get`; `arguments` is an object of strings. `approved` is the
-    /// digest of the only source that may be served; `None` for any.
+    /// digest of the only source that may be served; `None` for any. A prompt that has versions
+    /// serves that source even if its name stands for another version by now.
     ///
     /// # Errors
     /// [`Kind::Error`] with -32602 for an unknown prompt, [`Kind::NotApproved`] for another source,
@@ -269,13 +303,7 @@ impl LibrarySnapshot {
         arguments: Option<Json<'_>>,
         approved: Option<&str>,
     ) -> Result<Document, Kind> {
-        let prompt = self.prompt(name)?;
-        let offered = &prompt.source.digest;
-        if let Some(approved) = approved.filter(|approved| **approved != **offered) {
-            let approved = approved.into();
-            let offered = offered.clone();
-            return Err(Kind::NotApproved { approved, offered, are_arguments_approved: true });
-        }
+        let prompt = self.text(name, approved)?;
         let members = arguments.into_iter().flat_map(Json::members);
         let arguments = members
             .filter_map(|(k, v)| Some((k.as_str()?.into_owned(), v.as_str()?.into_owned())))
@@ -312,36 +340,113 @@ impl LibrarySnapshot {
         self.prompts.get(name).ok_or_else(gone)
     }
 
-    /// Removes a prompt whose name several files have: no file takes precedence.
+    /// Returns the text that a get of a prompt renders.
+    fn text(&self, name: &str, approved: Option<&str>) -> Result<&LibraryPrompt, Kind> {
+        let prompt = self.prompt(name)?;
+        let offered = &prompt.source.digest;
+        let Some(approved) = approved.filter(|approved| **approved != **offered) else {
+            return Ok(prompt);
+        };
+        let is_approved = |text: &&LibraryPrompt| {
+            text.of == prompt.of && text.of.is_some() && *text.source.digest == *approved
+        };
+        let of = prompt.of.as_deref().unwrap_or(name);
+        let from_name = (Bound::Included(of), Bound::Unbounded);
+        let versions = self.prompts.range::<str, _>(from_name);
+        let mut versions = versions.take_while(|(name, _)| name.starts_with(of)).map(|(_, v)| v);
+        let mut superseded = self.superseded.get(of).into_iter().flatten();
+        let other = versions.find(is_approved).or_else(|| superseded.find(is_approved));
+        other.ok_or_else(|| Kind::NotApproved {
+            approved: approved.into(),
+            offered: offered.clone(),
+            are_arguments_approved: true,
+        })
+    }
+
+    /// Keeps the last texts of prompts that have versions, in at most `left` bytes.
+    fn keep_superseded(&mut self, before: Option<&Self>, mut left: usize) {
+        let Some(before) = before else { return };
+        let mut current = HashMap::<&str, HashSet<&str>>::new();
+        for prompt in self.prompts.values() {
+            let Some(of) = prompt.of.as_deref() else { continue };
+            current.entry(of).or_default().insert(&prompt.source.digest);
+        }
+        for text in before.prompts.values().chain(before.superseded.values().flatten()) {
+            let Some(of) = &text.of else { continue };
+            let Some(served) = current.get_mut(&**of) else { continue };
+            let kept = self.superseded.entry(of.clone()).or_default();
+            let is_room = kept.len() < MAX_SUPERSEDED && text.size <= left;
+            if is_room && served.insert(&text.source.digest) {
+                left -= text.size;
+                kept.push(text.clone());
+            }
+        }
+    }
+
+    /// Removes a prompt that has versions, too.
     fn leave_out(&mut self, name: &str) -> Option<LibraryPrompt> {
         self.listed.prompts.retain(|listed| &*listed.name != name);
         self.prompts.remove(name)
     }
 
-    /// Adds the prompt of a file. If an earlier file has the same name, the name goes to
-    /// `contested`, with the path of this file.
-    fn add(
+    /// Adds the prompts of files. A file that is not valid keeps its earlier text; of several files
+    /// with one name, the file that has served it keeps the name.
+    fn add_files(
         &mut self,
         reader: &mut LibraryReader<'_>,
-        file: &PromptFile,
-        contested: &mut BTreeMap<String, PathBuf>,
-    ) -> Result<(), Remark> {
-        let path = file.path.clone();
-        let Some((compiled, object)) = reader.read(&file.resolved)? else {
-            return Ok(());
-        };
-        versions::check_name(&compiled.name)?;
-        let prompt = definition(&compiled)?;
-        if let Some(other) = self.prompts.get(&compiled.name) {
-            let why = claimed_twice(&compiled.name, &other.path);
-            contested.insert(compiled.name, path);
-            return Err(why);
+        files: &[PromptFile],
+        earlier: &EarlierTexts<'_>,
+        most: usize,
+    ) -> Result<(), Kind> {
+        let folder = reader.folder();
+        let mut texts = Vec::new();
+        for file in files {
+            let ReadFile { text, mistake } = earlier.read(reader, file, |text| {
+                versions::check_name(&text.compiled.name)?;
+                Ok(definition(&text.compiled)?)
+            });
+            if let Some(why) = mistake {
+                let kept = text.as_ref().map(|(text, _)| text.compiled.name.clone());
+                let name = kept.unwrap_or_else(|| reader.name_of(file));
+                self.leave_out_file(why.on(&file.path), name, text.is_some());
+            }
+            texts.extend(text);
         }
-        let digest = seal::sha256_text(object.as_bytes()).into();
-        let folder = reader.folder().into();
-        let place = SourcePlace::File { folder, path: file.resolved.clone() };
-        self.push(prompt, compiled, path, PromptSource { digest, place });
-        Ok(())
+        let claims = earlier.claims(texts.iter().map(|(text, _)| text));
+        let mut refused = Vec::new();
+        for (text, prompt) in texts {
+            match claims.rival(&text, earlier) {
+                None => self.push(prompt, text),
+                Some(rival) => refused.push((text, rival)),
+            }
+            self.check_count(most)?;
+        }
+        for (LibraryPrompt { compiled, path, .. }, rival) in refused {
+            let before = earlier.text(&path, reader);
+            let before = before.filter(|text| !self.prompts.contains_key(&text.compiled.name));
+            let before = before.and_then(|text| Some((definition(&text.compiled).ok()?, text)));
+            let why = rival_reason(&compiled.name, folder, &rival).on(&folder.join(path));
+            match before {
+                Some((prompt, text)) => {
+                    self.leave_out_file(why, text.compiled.name.clone(), true);
+                    self.push(prompt, text);
+                }
+                None => {
+                    let name = compiled.name.clone();
+                    let is_served = rival.is_served;
+                    self.listed.malformed.push(MalformedPrompt { name, reason: why, is_served });
+                }
+            }
+        }
+        self.check_count(most)
+    }
+
+    /// Notes the mistake of a file, and whether its earlier text is served.
+    fn leave_out_file(&mut self, mut reason: String, name: String, is_served: bool) {
+        if is_served {
+            reason += EARLIER_SERVED;
+        }
+        self.listed.malformed.push(MalformedPrompt { name, reason, is_served });
     }
 
     /// Returns the result of a get without arguments, if it is to be rendered in advance.
@@ -355,14 +460,12 @@ impl LibrarySnapshot {
         Some(result.into())
     }
 
-    fn push(&mut self, mut prompt: Prompt, compiled: Compiled, path: PathBuf, of: PromptSource) {
-        let source = Arc::new(of);
-        prompt.source = Some(source.clone());
-        prompt.result = self.rendered(&prompt, &compiled);
+    fn push(&mut self, mut prompt: Prompt, text: LibraryPrompt) {
+        prompt.source = Some(text.source.clone());
+        prompt.result = self.rendered(&prompt, &text.compiled);
+        let name = prompt.name.clone();
         self.listed.prompts.push(prompt);
-        let name = compiled.name.clone();
-        let compiled = Arc::new(compiled);
-        self.prompts.insert(name, LibraryPrompt { compiled, path, source });
+        self.prompts.insert(name, text);
     }
 }
 
@@ -379,9 +482,14 @@ fn definition(compiled: &Compiled) -> Result<Prompt, String> {
     Ok(prompt)
 }
 
-fn claimed_twice(name: &str, other: &Path) -> Remark {
-    let other = other.display();
-    format!("prompt {name:?} is in {other}, too; none of them is served").into()
+fn rival_reason(name: &str, folder: &Path, rival: &Rival) -> Remark {
+    let other = folder.join(&rival.path);
+    let then = if rival.is_served {
+        ", which is served; give this prompt another name"
+    } else {
+        "; none of them is served"
+    };
+    format!("prompt {name:?} is in {}, too{then}", other.display()).into()
 }
 
 /// Whether a file begins like a prompt; false for a large or unreadable file.
@@ -475,10 +583,12 @@ mod tests {
         assert!(reasons[0].starts_with("bad.md:2:7: front matter"), "{reasons:?}");
         assert!(reasons[1].starts_with("icon.md: `icons`"));
         assert_eq!(reasons[2], "latin.md:5:4: is not UTF-8; save the file in this encoding");
+        let names: Vec<_> = snapshot.listed.malformed.iter().map(|p| p.name.as_str()).collect();
+        assert_eq!(names, ["", "i", "l", "twin", "twin", "twin"]);
         let twin = |file, other| {
             format!("{file}: prompt \"twin\" is in {other}, too; none of them is served")
         };
-        let expected = [("triplet.md", "one.md"), ("twin.md", "one.md"), ("one.md", "twin.md")];
+        let expected = [("one.md", "triplet.md"), ("triplet.md", "one.md"), ("twin.md", "one.md")];
         let expected = expected.map(|(file, other)| twin(file, other));
         assert_eq!(reasons[3..], expected, "none takes the name from the others");
         assert_eq!(
@@ -491,6 +601,142 @@ mod tests {
         let result = snapshot.get("b", None, None).unwrap();
         assert!(result.json().get("description").unwrap().is("two"));
         assert!(matches!(snapshot.get("x", None, None), Err(Kind::Error { code: -32602, .. })));
+    }
+
+    /// A library that is read again and again.
+    struct Folder {
+        folder: tempfile::TempDir,
+        settings: Settings,
+        last: Option<LibrarySnapshot>,
+    }
+
+    impl Folder {
+        fn new(files: &[(&str, &str)]) -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            let settings = Settings { max_message: 10_000, ..Settings::default() };
+            let mut new = Self { folder, settings, last: None };
+            files.iter().for_each(|(name, text)| new.write(name, text));
+            new.read(&[]);
+            new
+        }
+
+        fn write(&self, name: &str, text: &str) {
+            fs::write(self.folder.path().join(name), text).unwrap();
+        }
+
+        fn read(&mut self, left_out: &[&str]) -> &LibrarySnapshot {
+            let left_out: Vec<_> = left_out.iter().map(|reason| (*reason).to_owned()).collect();
+            let before = Before { snapshot: self.last.as_ref(), left_out: &left_out };
+            let labels = LibraryLabels::default();
+            let folder = self.folder.path();
+            let read = LibrarySnapshot::load_after(folder, "lib", &self.settings, &labels, before);
+            self.last.insert(read.unwrap())
+        }
+
+        /// The names and texts of the prompts, and the mistakes.
+        fn look(&mut self) -> (Vec<String>, Vec<String>) {
+            let folder = format!("{}/", self.folder.path().display());
+            let snapshot = self.read(&[]);
+            let prompts = snapshot.listed.prompts.iter().map(|prompt| {
+                let result = snapshot.get(&prompt.name, None, None).unwrap();
+                let messages = result.json().get("messages").unwrap();
+                let text = messages.elements().next().unwrap().get("content").unwrap();
+                let text = text.get("text").unwrap().as_str().unwrap();
+                format!("{}: {text}", prompt.name)
+            });
+            let reasons = malformed(snapshot).into_iter();
+            (prompts.collect(), reasons.map(|reason| reason.replace(&folder, "")).collect())
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_not_valid_any_more_stays_served_in_its_last_valid_text() {
+        let valid = "---\nname: a\ndescription: d\n---\none";
+        let mut folder = Folder::new(&[("a.md", valid), ("note.txt", "x")]);
+        let long = "x".repeat(20_000);
+        for (broken, said) in [
+            ("---\nname: a\n---\n{{ cod }}", "a.md:4:4: "),
+            ("---\nname: [\n---\nx", "a.md:2:7: "),
+            ("---\nname: b\narguments: 7\n---\nx", "a.md:3:12: "),
+            ("---\nname: a@1\n---\nx", "a.md: the name \"a@1\""),
+            ("---\nname: a\nicons: [{src: x, sizes: 48x48}]\n---\nx", "a.md: `icons`"),
+            ("---\nname: a\n---\n{{ embed('gone.txt') }}", "a.md:4:1: "),
+            ("name: a\n", "a.md: has no front matter any more"),
+            ("", "a.md: has no front matter any more"),
+            (&format!("---\nname: a\n---\n{long}"), "a.md: larger than max_message"),
+        ] {
+            folder.write("a.md", broken);
+            let (prompts, reasons) = folder.look();
+            assert_eq!(prompts, ["a: one"], "{broken}");
+            assert!(reasons[0].starts_with(said), "{reasons:?}");
+            assert!(reasons[0].ends_with("; the text of before is served"), "{reasons:?}");
+            let listed = &folder.last.as_ref().unwrap().listed;
+            assert_eq!((listed.malformed.len(), listed.len()), (1, 1), "it counts as served");
+            assert_eq!(listed.malformed[0].name, "a");
+        }
+        folder.write("a.md", &valid.replace("one", "two"));
+        assert_eq!(folder.look(), (vec!["a: two".to_owned()], Vec::new()));
+        folder.write("a.md", &valid.replace("name: a", "name: b"));
+        assert_eq!(folder.look().0, ["b: one"], "a valid file renames its prompt");
+        fs::remove_file(folder.folder.path().join("a.md")).unwrap();
+        assert_eq!(folder.look(), (Vec::new(), Vec::new()), "what is removed is removed");
+        folder.write("a.md", "---\nname: [\n---\nx");
+        assert_eq!(folder.look().0, [""; 0], "it is another file");
+    }
+
+    #[test]
+    fn a_second_file_of_a_name_takes_it_from_no_file_that_served_it() {
+        let text =
+            |name: &str, text: &str| format!("---\nname: {name}\ndescription: d\n---\n{text}");
+        let mut folder = Folder::new(&[("b.md", &text("b", "B")), ("c.md", &text("c", "C"))]);
+        folder.write("a.md", &text("b", "copy"));
+        folder.write("b.md", &text("b", "edited"));
+        folder.write("c.md", &text("b", "also"));
+        let (prompts, reasons) = folder.look();
+        assert_eq!(prompts, ["b: edited", "c: C"]);
+        assert!(
+            reasons[0].starts_with("a.md: prompt \"b\" is in ")
+                && reasons[0].contains("b.md, too, which is served")
+        );
+        assert!(
+            reasons[1].starts_with("c.md: ")
+                && reasons[1].ends_with("; the text of before is served")
+        );
+        // Names that are swapped are valid.
+        fs::remove_file(folder.folder.path().join("a.md")).unwrap();
+        folder.write("c.md", &text("c", "C"));
+        folder.look();
+        folder.write("b.md", &text("c", "from b"));
+        folder.write("c.md", &text("b", "from c"));
+        assert_eq!(
+            folder.look(),
+            (vec!["c: from b".to_owned(), "b: from c".to_owned()], Vec::new())
+        );
+        fs::rename(folder.folder.path().join("b.md"), folder.folder.path().join("z.md")).unwrap();
+        assert_eq!(folder.look().0, ["b: from c", "c: from b"], "the file has moved");
+    }
+
+    #[test]
+    fn a_file_that_its_source_leaves_out_stays_served_and_earlier_texts_are_bounded() {
+        let big = "x".repeat(6_000);
+        let text = |name: &str| format!("---\nname: {name}\ndescription: d\n---\n{big}");
+        let mut folder = Folder::new(&[("a.md", &text("a")), ("b.md", &text("b"))]);
+        let names = |snapshot: &LibrarySnapshot| {
+            let names = snapshot.listed.prompts.iter().map(|prompt| prompt.name.clone());
+            names.collect::<Vec<_>>()
+        };
+        fs::remove_file(folder.folder.path().join("a.md")).unwrap();
+        let read = folder.read(&["a.md: a symbolic link", "c.md: larger than max_message"]);
+        assert_eq!(names(read), ["b", "a"]);
+        let reasons = named(&malformed(read));
+        assert!(
+            reasons[0].ends_with("a.md: a symbolic link; the text of before is served"),
+            "{reasons:?}"
+        );
+        assert!(reasons[1].ends_with("c.md: larger than max_message"), "{reasons:?}");
+        folder.settings.max_walk = 10_000;
+        folder.write("b.md", "---\nname: [\n---\nx");
+        assert_eq!(names(folder.read(&["a.md: a symbolic link"])), ["b"]);
     }
 
     #[test]

@@ -21,14 +21,19 @@ pub fn emptiness(pages: usize, prompts: usize) -> Option<&'static str> {
 /// An element of a list that is not a valid prompt.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct MalformedPrompt {
-    /// The name; empty if it cannot be read, and for a file of a library.
+    /// The name; empty if it cannot be read.
     pub name: String,
     pub reason: String,
+    /// Whether a prompt of this name is served all the same, such as the earlier text of a file.
+    pub is_served: bool,
 }
+
+/// The end of the reason for a prompt whose earlier text is served.
+pub const EARLIER_SERVED: &str = "; the text of before is served";
 
 impl From<String> for MalformedPrompt {
     fn from(reason: String) -> Self {
-        Self { name: String::new(), reason }
+        Self { name: String::new(), reason, is_served: false }
     }
 }
 
@@ -43,7 +48,7 @@ pub struct PromptList {
     /// Why the upstream could not list its skills, although it listed its prompts. `skills` then
     /// holds the previous list's skills that may still be served.
     pub skills_failure: Option<Kind>,
-    /// The elements that are not valid prompts or skills.
+    /// The elements that are not valid prompts or skills, and the mistakes in labels.
     pub malformed: Vec<MalformedPrompt>,
     /// Likely slips of the authors of a library, one sentence each behind the path of the
     /// file; empty for other upstreams.
@@ -60,7 +65,8 @@ impl PromptList {
     /// Returns the number of elements, valid or not, without versions of other prompts.
     pub fn len(&self) -> usize {
         let plain = self.prompts.iter().filter(|prompt| !prompt.is_version()).count();
-        plain + self.skills.len() + self.malformed.len()
+        let left_out = self.malformed.iter().filter(|malformed| !malformed.is_served);
+        plain + self.skills.len() + left_out.count()
     }
 
     /// Whether the upstream lists no prompts and no skills.

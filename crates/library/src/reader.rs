@@ -1,17 +1,33 @@
 //! Reads the files of a library: each embedded file once, and all within a bound.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::files::PromptFile;
 use super::place::Remark;
 use super::render::Compiled;
-use super::source::{ParsedSource, missed_prompt};
+use super::source::{ParsedSource, front_matter_value, missed_prompt};
 use super::{embed, files};
 use base::platform::disk;
+use base::seal;
 use domain::json::Json;
 use domain::json::canonical::canonical;
 use domain::json::object::write_object;
+use domain::prompts::prompt::{PromptSource, SourcePlace};
+
+/// A prompt of a file, or of a prompt store.
+#[derive(Clone, Debug)]
+pub(super) struct LibraryPrompt {
+    pub compiled: Arc<Compiled>,
+    /// Path of the file below the folder of the library; empty for a prompt of a prompt store.
+    pub path: PathBuf,
+    pub source: Arc<PromptSource>,
+    /// Bytes of the source, with the files that it embeds.
+    pub size: usize,
+    /// The name without a version, if the prompt has versions.
+    pub of: Option<Arc<str>>,
+}
 
 /// One reading of a library.
 pub(super) struct LibraryReader<'a> {
@@ -26,6 +42,8 @@ pub(super) struct LibraryReader<'a> {
     embedded: BTreeMap<String, Arc<str>>,
     /// Remarks on files that are no prompts, but look as if they were meant to be.
     pub remarks: Vec<String>,
+    /// The reasons for files that the folder lacks, by their paths below the folder.
+    left_out: BTreeMap<PathBuf, String>,
 }
 
 /// A prompt, and its source as canonical JSON (RFC 8785).
@@ -35,7 +53,20 @@ impl<'a> LibraryReader<'a> {
     /// Creates a reader; `most` is the limit of all files together, in bytes.
     pub(super) fn new(folder: &'a Path, library: &'a str, max_message: usize, most: usize) -> Self {
         let embedded = BTreeMap::new();
-        Self { folder, library, max_message, left: most, embedded, remarks: Vec::new() }
+        let left_out = BTreeMap::new();
+        let remarks = Vec::new();
+        Self { folder, library, max_message, left: most, embedded, remarks, left_out }
+    }
+
+    /// Adds files that the folder lacks, each with the reason; they are read as invalid files.
+    pub(super) fn with_left_out(self, left_out: BTreeMap<PathBuf, String>) -> Self {
+        Self { left_out, ..self }
+    }
+
+    /// Returns the files of [`Self::with_left_out`].
+    pub(super) fn left_out(&self) -> impl Iterator<Item = PromptFile> {
+        let paths = self.left_out.keys().map(|path| self.folder.join(path));
+        paths.map(|path| PromptFile { path: path.clone(), resolved: path })
     }
 
     pub(super) fn folder(&self) -> &'a Path {
@@ -44,6 +75,42 @@ impl<'a> LibraryReader<'a> {
 
     pub(super) fn max_message(&self) -> usize {
         self.max_message
+    }
+
+    /// Returns the bytes that may still be read.
+    pub(super) fn left(&self) -> usize {
+        self.left
+    }
+
+    /// Returns a path below the folder.
+    pub(super) fn below<'p>(&self, path: &'p Path) -> &'p Path {
+        path.strip_prefix(self.folder).unwrap_or(path)
+    }
+
+    /// Returns the name in the front matter of an invalid file; empty if it cannot be read.
+    pub(super) fn name_of(&self, file: &PromptFile) -> String {
+        let bytes = files::read(self.folder, &file.resolved, self.max_message).unwrap_or_default();
+        let front = front_matter_value(&String::from_utf8_lossy(&bytes));
+        front.ok().and_then(|front| Some(front["name"].as_str()?.to_owned())).unwrap_or_default()
+    }
+
+    /// Reads the prompt of a file; `None` if it is not a prompt.
+    pub(super) fn prompt(&mut self, file: &PromptFile) -> Result<Option<LibraryPrompt>, Remark> {
+        let path = self.below(&file.path);
+        if let Some(why) = self.left_out.get(path) {
+            return Err(why.as_str().into());
+        }
+        let Some((compiled, object)) = self.read(&file.resolved)? else { return Ok(None) };
+        let digest = seal::sha256_text(object.as_bytes()).into();
+        let place = SourcePlace::File { folder: self.folder.into(), path: file.resolved.clone() };
+        let of = compiled.version.as_ref().map(|_| compiled.name.as_str().into());
+        Ok(Some(LibraryPrompt {
+            compiled: compiled.into(),
+            path: path.to_owned(),
+            source: PromptSource { digest, place }.into(),
+            size: object.len(),
+            of,
+        }))
     }
 
     /// Reads one file; `None` if it is not a prompt.

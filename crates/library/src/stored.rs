@@ -113,8 +113,16 @@ mod tests {
     }
 
     fn snapshot(prompts: Vec<StoredPrompt>) -> LibrarySnapshot {
+        snapshot_after(prompts, None)
+    }
+
+    fn snapshot_after(
+        prompts: Vec<StoredPrompt>,
+        before: Option<&LibrarySnapshot>,
+    ) -> LibrarySnapshot {
         let listed = PromptList { pages: 1, ..PromptList::default() };
-        LibrarySnapshot::of_store("mlflow", prompts.into_iter(), listed, &Settings::default())
+        let settings = Settings::default();
+        LibrarySnapshot::of_store("mlflow", prompts.into_iter(), listed, &settings, before)
     }
 
     #[test]
@@ -162,6 +170,31 @@ mod tests {
         assert!(matches!(get(Some("sha256:0")), Err(Kind::NotApproved { .. })));
         assert!(matches!(snapshot.get("greet", None, None), Err(Kind::Protocol(_))));
         assert!(matches!(snapshot.get("gone", None, None), Err(Kind::Error { code: -32602, .. })));
+    }
+
+    #[test]
+    fn a_version_of_before_is_served_to_those_who_approved_it() {
+        let of = |version: &str| {
+            let mut prompt = prompt("refund", vec![message(MessageRole::User, version)]);
+            prompt.version = version.to_owned();
+            prompt
+        };
+        let four = snapshot(vec![of("4")]);
+        let digest = four.listed.prompts[0].source.as_ref().unwrap().digest.clone();
+        let mut last = snapshot_after(vec![of("5")], Some(&four));
+        let get = |snapshot: &LibrarySnapshot| {
+            let result = snapshot.get("refund", None, Some(&digest))?;
+            Ok::<_, Kind>(result.json().text().to_owned())
+        };
+        assert!(get(&last).unwrap().contains(r#""text":"4""#));
+        for version in 6..=9 {
+            last = snapshot_after(vec![of(&version.to_string())], Some(&last));
+        }
+        assert!(get(&last).unwrap().contains(r#""text":"4""#), "five are kept");
+        last = snapshot_after(vec![of("10")], Some(&last));
+        assert!(matches!(get(&last), Err(Kind::NotApproved { .. })), "and no more");
+        let gone = snapshot_after(Vec::new(), Some(&four));
+        assert!(matches!(get(&gone), Err(Kind::Error { .. })), "what is removed is removed");
     }
 
     #[test]

@@ -2,26 +2,30 @@
 //! of the prompt `refund`; versions are also `refund@3`, and with a label `refund@LABEL`.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::Value;
 
+use super::earlier::{EarlierTexts, ReadFile};
 use super::files::PromptFile;
 use super::labels::{PromptLabels, Served};
 use super::place::Remark;
-use super::reader::LibraryReader;
-use super::render::Compiled;
-use super::{LibraryLabels, LibraryPrompt, LibrarySnapshot, document};
-use base::seal;
+use super::prompt_list::MalformedPrompt;
+use super::reader::{LibraryPrompt, LibraryReader};
+use super::{LibraryLabels, LibrarySnapshot, document};
 use config::labels::{LABELS_FILE, LabelFile, MAX_VERSION};
 use domain::fault::UpstreamFaultKind as Kind;
 use domain::name::{VERSION_MARK, version_name};
-use domain::prompts::prompt::{Prompt, PromptSource, SourcePlace};
+use domain::prompts::prompt::Prompt;
 use domain::prompts::prompt_version::PromptVersion;
+use domain::text::similar::is_typing_error;
 
 /// The name of the folder of a prompt's versions, in the folder with the prompt's name.
 const VERSIONS: &str = "versions";
+
+/// Most tables of unknown prompts that are compared with the names of prompts.
+const MAX_MISNAMED: usize = 20;
 
 /// The versions and labels of a library, for the people who move labels.
 #[derive(Clone, Debug, Default)]
@@ -30,8 +34,6 @@ pub struct LibraryVersions {
     pub prompts: BTreeMap<String, VersionsOfPrompt>,
     /// The labels that are in use.
     pub file: LabelFile,
-    /// The mistakes in the labels.
-    pub problems: Vec<String>,
 }
 
 /// The versions of one prompt.
@@ -46,13 +48,6 @@ pub struct VersionsOfPrompt {
 
 /// The files of versions of a library, by the names of their prompts.
 pub(super) type VersionFiles = BTreeMap<String, Vec<PromptFile>>;
-
-/// A version with its source.
-struct ReadVersion {
-    compiled: Arc<Compiled>,
-    path: PathBuf,
-    source: Arc<PromptSource>,
-}
 
 /// Moves the files of versions out of `files`.
 pub(super) fn take(folder: &Path, files: &mut Vec<PromptFile>) -> VersionFiles {
@@ -102,34 +97,46 @@ impl LibrarySnapshot {
         &mut self,
         reader: &mut LibraryReader<'_>,
         files: VersionFiles,
+        earlier: &EarlierTexts<'_>,
         labels: &LibraryLabels,
         most: usize,
     ) -> Result<(), Kind> {
-        let folder = reader.folder().to_path_buf();
-        let (file, mut problems) = labels.read(&folder, !files.is_empty());
+        let folder = reader.folder();
+        let place = |problem: &String| folder.join(problem).display().to_string();
+        let (read_file, problem) = labels.read(folder, !files.is_empty());
+        self.listed.malformed.extend(problem.iter().map(|problem| place(problem).into()));
+        let file = read_file.clone().unwrap_or_else(|| labels.last_file());
+        let misnamed = misnamed(&files, &file);
         let mut prompts = BTreeMap::new();
         for (name, files) in files {
-            let read = self.read_versions(reader, &name, files);
+            let read = self.read_versions(reader, &name, files, earlier);
             if read.is_empty() {
                 continue;
             }
             let numbers: BTreeSet<u32> = read.keys().copied().collect();
-            let chosen = labels.choose(&name, &numbers, file.as_ref());
-            problems.extend(chosen.problems.iter().cloned());
-            self.push_versions(&name, &read, &chosen);
+            let misnamed = misnamed.get(&name).copied();
+            let chosen = labels.choose(&name, &numbers, read_file.as_ref(), misnamed);
+            let is_served = chosen.served.is_some();
+            self.listed.malformed.extend(chosen.problems.iter().map(|problem| MalformedPrompt {
+                name: name.clone(),
+                reason: place(problem),
+                is_served,
+            }));
+            self.push_versions(folder, &name, &read, &chosen);
             self.check_count(most)?;
             let PromptLabels { labels, served, .. } = chosen;
             let served = served.map(|served| served.number);
             prompts.insert(name, VersionsOfPrompt { numbers, labels, served });
         }
-        let file = file.unwrap_or_else(|| labels.last_file());
-        let unknown = file.prompts.keys().filter(|name| !prompts.contains_key(*name));
-        problems.extend(unknown.map(|name| {
+        let is_misnamed = |name: &&String| {
+            misnamed.iter().any(|(meant, table)| table == name && prompts.contains_key(meant))
+        };
+        let is_unknown = |name: &&String| !prompts.contains_key(*name) && !is_misnamed(name);
+        let unknown = file.prompts.keys().filter(is_unknown).map(|name| {
             format!("{LABELS_FILE}: [{name}] has no versions: there is no file {name}/{VERSIONS}/1.md that is valid")
-        }));
-        let place = |problem: &String| folder.join(problem).display().to_string();
-        self.listed.malformed.extend(problems.iter().map(|problem| place(problem).into()));
-        self.versions = Arc::new(LibraryVersions { prompts, file, problems });
+        });
+        self.listed.malformed.extend(unknown.map(|problem| place(&problem).into()));
+        self.versions = Arc::new(LibraryVersions { prompts, file });
         Ok(())
     }
 
@@ -140,22 +147,33 @@ impl LibrarySnapshot {
         reader: &mut LibraryReader<'_>,
         name: &str,
         files: Vec<PromptFile>,
-    ) -> BTreeMap<u32, ReadVersion> {
-        let mut read: BTreeMap<u32, ReadVersion> = BTreeMap::new();
+        earlier: &EarlierTexts<'_>,
+    ) -> BTreeMap<u32, LibraryPrompt> {
+        let of: Arc<str> = name.into();
+        let mut read = BTreeMap::new();
         let is_twice = files.iter().any(|file| file.path.parent() != files[0].path.parent());
+        let mut served = files.iter().filter(|file| earlier.has(reader.below(&file.path)));
+        let home = served.next().and_then(|file| file.path.parent());
         for file in &files {
-            let version = if is_twice {
-                let why =
-                    format!("the versions of {name:?} are in two folders; none of them is served");
-                Err(why.into())
-            } else {
-                read_version(reader, name, file)
-            };
-            match version {
-                Ok(Some((number, version))) => drop(read.insert(number, version)),
-                Ok(None) => {}
-                Err(reason) => self.listed.malformed.push(reason.on(&file.path).into()),
+            if is_twice && file.path.parent() != home {
+                let then = home.map_or("none of them is served".to_owned(), |home| {
+                    format!("those in {} are served", home.display())
+                });
+                let why = format!("the versions of {name:?} are in two folders; {then}");
+                self.listed.malformed.push(Remark::from(why).on(&file.path).into());
+                continue;
             }
+            let ReadFile { text, mistake } =
+                earlier.read(reader, file, |text| check_version(text, name, file));
+            if let Some(why) = mistake {
+                let number = number_of(&file.path).map(|number| number.to_string());
+                let own_name = number.map(|number| version_name(name, &number));
+                let reason = why.on(&file.path);
+                self.leave_out_file(reason, own_name.unwrap_or_default(), text.is_some());
+            }
+            read.extend(
+                text.map(|(text, number)| (number, LibraryPrompt { of: Some(of.clone()), ..text })),
+            );
         }
         if !read.is_empty()
             && let Some(plain) = self.leave_out(name)
@@ -163,7 +181,8 @@ impl LibrarySnapshot {
             let why = format!(
                 "the prompt {name:?} has versions in {name}/{VERSIONS}: make this file one of them"
             );
-            self.listed.malformed.push(Remark::from(why).on(&plain.path).into());
+            let plain = reader.folder().join(plain.path);
+            self.listed.malformed.push(Remark::from(why).on(&plain).into());
         }
         read
     }
@@ -171,8 +190,9 @@ impl LibrarySnapshot {
     /// Adds the versions of one prompt, and the prompt itself.
     fn push_versions(
         &mut self,
+        folder: &Path,
         name: &str,
-        read: &BTreeMap<u32, ReadVersion>,
+        read: &BTreeMap<u32, LibraryPrompt>,
         chosen: &PromptLabels,
     ) {
         let of: Arc<str> = name.into();
@@ -182,7 +202,8 @@ impl LibrarySnapshot {
             let mark =
                 PromptVersion { of: of.clone(), version: number, label: label.map(Arc::from) };
             if let Err(reason) = self.push_version(raw_name, version, mark) {
-                self.listed.malformed.push(Remark::from(reason).on(&version.path).into());
+                let path = folder.join(&version.path);
+                self.listed.malformed.push(Remark::from(reason).on(&path).into());
             }
         };
         for number in read.keys() {
@@ -200,10 +221,10 @@ impl LibrarySnapshot {
     fn push_version(
         &mut self,
         raw_name: String,
-        version: &ReadVersion,
+        version: &LibraryPrompt,
         mark: PromptVersion,
     ) -> Result<(), String> {
-        let ReadVersion { compiled, path, source } = version;
+        let LibraryPrompt { compiled, source, .. } = version;
         let mut definition: Value =
             serde_json::from_str(&compiled.definition).map_err(|error| error.to_string())?;
         definition["name"] = raw_name.as_str().into();
@@ -217,21 +238,14 @@ impl LibrarySnapshot {
         prompt.version = Some(mark.into());
         prompt.result = self.rendered(&prompt, compiled);
         self.listed.prompts.push(prompt);
-        let compiled = compiled.clone();
-        let path = path.clone();
-        let source = source.clone();
-        self.prompts.insert(raw_name, LibraryPrompt { compiled, path, source });
+        self.prompts.insert(raw_name, version.clone());
         Ok(())
     }
 }
 
-/// Reads the file of a version; `None` if it is not a prompt.
-fn read_version(
-    reader: &mut LibraryReader<'_>,
-    name: &str,
-    file: &PromptFile,
-) -> Result<Option<(u32, ReadVersion)>, Remark> {
-    let Some((compiled, object)) = reader.read(&file.resolved)? else { return Ok(None) };
+/// Returns the number of the version in a file; refuses a file that says otherwise.
+fn check_version(text: &LibraryPrompt, name: &str, file: &PromptFile) -> Result<u32, Remark> {
+    let compiled = &text.compiled;
     let number = number_of(&file.path)?;
     check_name(name)?;
     if compiled.name != name {
@@ -246,8 +260,19 @@ fn read_version(
             format!("`version` is {said}, but the file is version {number}: remove it").into()
         );
     }
-    let digest = seal::sha256_text(object.as_bytes()).into();
-    let place = SourcePlace::File { folder: reader.folder().into(), path: file.resolved.clone() };
-    let source = Arc::new(PromptSource { digest, place });
-    Ok(Some((number, ReadVersion { compiled: compiled.into(), path: file.path.clone(), source })))
+    Ok(number)
+}
+
+/// Returns the tables of the labels file that name no prompt, by the prompts without labels that
+/// may be meant.
+fn misnamed<'a>(files: &VersionFiles, file: &'a LabelFile) -> BTreeMap<String, &'a str> {
+    let unlabelled = || files.keys().filter(|name| !file.prompts.contains_key(*name));
+    let unknown = file.prompts.keys().filter(|name| !files.contains_key(*name));
+    let meant = |table: &'a String| {
+        let is_near = |name: &&String| {
+            name.len().abs_diff(table.len()) < MAX_MISNAMED && is_typing_error(name, table)
+        };
+        Some((unlabelled().find(is_near)?.clone(), table.as_str()))
+    };
+    unknown.take(MAX_MISNAMED).filter_map(meant).collect()
 }

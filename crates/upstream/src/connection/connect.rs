@@ -30,7 +30,7 @@ use domain::fault::{ChildReport, UpstreamFaultKind as Kind};
 use domain::protocol::revision::Revision;
 use domain::protocol::server_request::ClientCapabilities;
 use library::git::{GitSource, GitTree};
-use library::{LastSnapshot, LibraryLabels, LibrarySnapshot};
+use library::{Before, LastSnapshot, LibraryLabels, LibrarySnapshot};
 
 /// Signals that wake a driver before its timers do.
 #[derive(Clone, Default)]
@@ -70,6 +70,7 @@ enum ConnectTarget {
     Stdio(Stdio),
     Library {
         folder: PathBuf,
+        last: LastSnapshot<()>,
         /// `None` if the system cannot watch the folder.
         _watch: Option<Watch>,
     },
@@ -111,7 +112,8 @@ impl ConnectTarget {
                     warn!(upstream = %upstream.id, %error,
                         "the library cannot be watched; edits are found by polling only");
                 }
-                Self::Library { folder: folder.clone(), _watch: watch.ok() }
+                let last = LastSnapshot::default();
+                Self::Library { folder: folder.clone(), last, _watch: watch.ok() }
             }
             config::Transport::Git(git) => {
                 let id = sinks.upstream.clone();
@@ -175,7 +177,8 @@ impl Connector {
             config::Transport::Sse(http) => ConnectTarget::Sse(endpoint(http)?),
             config::Transport::Stdio(stdio) => ConnectTarget::Stdio(stdio.of_caller(caller.id())),
             config::Transport::Library(library) => {
-                ConnectTarget::Library { folder: library.folder.clone(), _watch: None }
+                let last = LastSnapshot::default();
+                ConnectTarget::Library { folder: library.folder.clone(), last, _watch: None }
             }
             config::Transport::Git(_) | config::Transport::Store(_) => {
                 return Err("its prompts are the same for all callers".to_owned());
@@ -239,7 +242,9 @@ impl Connector {
                     self.connect_sse(endpoint, sinks, ClientCapabilities::NONE).await
                 }
                 ConnectTarget::Stdio(stdio) => self.detect_child(stdio).await,
-                ConnectTarget::Library { folder, .. } => self.load_library(folder.clone()).await,
+                ConnectTarget::Library { folder, last, .. } => {
+                    self.load_library(folder.clone(), last).await
+                }
                 ConnectTarget::Git { source, last } => self.load_newest(source, last).await,
                 ConnectTarget::Store { reader, last } => self.read_store(reader, last).await,
             }
@@ -274,7 +279,9 @@ impl Connector {
                     let sinks = self.sinks.without_list_changed();
                     self.connect_child(stdio, sinks, revision, capabilities).await
                 }
-                ConnectTarget::Library { folder, .. } => self.load_library(folder.clone()).await,
+                ConnectTarget::Library { folder, last, .. } => {
+                    self.load_library(folder.clone(), last).await
+                }
                 ConnectTarget::Git { source, last } => match source.served().await {
                     Some(tree) => self.load_commit(tree, last).await,
                     None => Err(Kind::Unavailable("no commit was fetched yet".to_owned())),
@@ -377,15 +384,29 @@ impl Connector {
         })
     }
 
-    async fn load_library(&self, folder: PathBuf) -> Result<Connection, Kind> {
-        self.load(folder).await.map(Arc::new).map(Connection::Library)
+    async fn load_library(
+        &self,
+        folder: PathBuf,
+        last: &LastSnapshot<()>,
+    ) -> Result<Connection, Kind> {
+        let snapshot = self.load(folder, last, Vec::new()).await?;
+        Ok(Connection::Library(last.keep((), snapshot)))
     }
 
-    async fn load(&self, folder: PathBuf) -> Result<LibrarySnapshot, Kind> {
+    /// Reads a folder. `left_out` are files that it lacks, as in [`Before`].
+    async fn load<Of: PartialEq>(
+        &self,
+        folder: PathBuf,
+        last: &LastSnapshot<Of>,
+        left_out: Vec<String>,
+    ) -> Result<LibrarySnapshot, Kind> {
         let upstream = self.upstream.clone();
         let labels = self.labels.clone();
+        let last = last.any();
         let load = move || {
-            LibrarySnapshot::load(&folder, upstream.id.as_str(), &upstream.settings, &labels)
+            let before = Before { snapshot: last.as_deref(), left_out: &left_out };
+            let settings = &upstream.settings;
+            LibrarySnapshot::load_after(&folder, upstream.id.as_str(), settings, &labels, before)
         };
         run_loader(&self.upstream, load).await
     }
@@ -414,7 +435,8 @@ impl Connector {
         if let Some(same) = last.of(&tree) {
             return Ok(Connection::Library(same));
         }
-        let snapshot = self.load(tree.folder.clone()).await?.of_commit(&tree);
+        let loading = self.load(tree.folder.clone(), last, tree.left_out.clone());
+        let snapshot = loading.await?.of_commit(&tree);
         Ok(Connection::Library(last.keep(tree, snapshot)))
     }
 
@@ -429,7 +451,8 @@ impl Connector {
         }
         let reader = reader.clone();
         let read = walk.clone();
-        let load = move || Ok(reader.snapshot(read));
+        let before = last.any();
+        let load = move || Ok(reader.snapshot(read, before.as_deref()));
         let snapshot = run_loader(&self.upstream, load).await?;
         Ok(Connection::Library(last.keep(walk, snapshot)))
     }
@@ -520,7 +543,7 @@ mod tests {
         assert_ne!(first.commit, second.commit);
         assert!(Arc::ptr_eq(&second, &snapshot(&connector).await), "the same commit");
         let reasons: Vec<_> = second.listed.malformed.iter().map(|file| &*file.reason).collect();
-        let twin = "prompts/twin.md: prompt \"a\" is in prompts/a.md, too; none of them is served";
+        let twin = "prompts/twin.md: prompt \"a\" is in prompts/a.md, too, which is served; give this prompt another name";
         assert!(reasons.contains(&twin), "{reasons:?}");
         let remark = "prompts/a.md: has no description: lists show its name only";
         assert_eq!(first.listed.remarks, [remark]);
@@ -559,5 +582,17 @@ mod tests {
         let second = snapshot(&connector).await;
         assert!(!Arc::ptr_eq(&first, &second));
         assert!(Arc::ptr_eq(&second, &snapshot(&connector).await));
+        // A version that cannot be served leaves the last one.
+        *versions.lock().unwrap() = ["{% if x %}", "{% if x %}"];
+        for _ in 0..2 {
+            let third = snapshot(&connector).await;
+            let text = third.get("p", None, None).unwrap();
+            assert!(text.json().text().contains("Hi 2"), "{}", text.json().text());
+            let left_out = &third.listed.malformed[0];
+            assert_eq!((left_out.name.as_str(), left_out.is_served), ("p", true));
+            assert!(left_out.reason.ends_with("; the text of before is served"), "{left_out:?}");
+        }
+        *versions.lock().unwrap() = ["4", "4"];
+        assert_eq!(snapshot(&connector).await.listed.malformed, []);
     }
 }

@@ -154,9 +154,9 @@ impl<'a> Pagination<'a> {
             }
             Err(error) => {
                 let uri = element.get("uri").and_then(Json::as_str).unwrap_or_default();
-                let malformed =
-                    MalformedPrompt { name: excerpt(&uri), reason: format!("skill: {error}") };
-                self.listed.malformed.push(malformed);
+                let name = excerpt(&uri);
+                let reason = format!("skill: {error}");
+                self.listed.malformed.push(MalformedPrompt { name, reason, is_served: false });
             }
         }
         Ok(())
@@ -164,7 +164,8 @@ impl<'a> Pagination<'a> {
 
     fn leave_out(&mut self, name: &str, error: &PromptError) -> Result<(), Kind> {
         self.check_count()?;
-        let malformed = MalformedPrompt { name: excerpt(name), reason: error.to_string() };
+        let reason = error.to_string();
+        let malformed = MalformedPrompt { name: excerpt(name), reason, is_served: false };
         self.repairs.note(RepairKind::PromptLeftOut, &malformed.reason);
         self.listed.malformed.push(malformed);
         Ok(())
@@ -328,7 +329,7 @@ mod tests {
         let names: Vec<_> = listed.prompts.iter().map(|prompt| prompt.name.as_str()).collect();
         assert_eq!(names, ["a", "b"]);
         let expected = "a prompt must be an object with a string `name`".to_owned();
-        assert_eq!(listed.malformed, [MalformedPrompt { name: String::new(), reason: expected }]);
+        assert_eq!(listed.malformed, [expected.into()]);
         assert_eq!(listed.ttl, Some(Duration::from_millis(500)));
         assert_eq!(listed.scope, CacheScope::Private);
         let counted: Vec<_> = repairs.counted().into_iter().collect();
@@ -346,7 +347,8 @@ mod tests {
         let Ok(PageStep::Done(listed)) = step else { panic!("{step:?}") };
         assert_eq!(listed.prompts[0].name, "a");
         let reason = "prompt \"b\" cannot be read: duplicate member at byte 18".to_owned();
-        assert_eq!(listed.malformed, [MalformedPrompt { name: "b".to_owned(), reason }]);
+        let name = "b".to_owned();
+        assert_eq!(listed.malformed, [MalformedPrompt { name, reason, is_served: false }]);
     }
 
     #[test]

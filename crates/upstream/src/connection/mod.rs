@@ -201,7 +201,7 @@ impl Connection {
     ) -> Result<Document, Kind> {
         match (self, &request.params) {
             (Connection::Library(snapshot), RequestParams::Get { name, arguments, source, .. }) => {
-                let bytes = snapshot.size_of_get(name, arguments.as_ref());
+                let bytes = snapshot.size_of_get(name, arguments.as_ref(), source.as_deref());
                 let name = name.clone();
                 let arguments = arguments.clone();
                 let source = source.clone();
@@ -452,7 +452,7 @@ impl RemoteConnection {
                 Err(kind @ (Kind::Error { .. } | Kind::Protocol(_) | Kind::PaginationLimit(_))) => {
                     let reason = format!("its skills cannot be listed: {}", kind.diagnosis());
                     let name = Method::ListSkills.as_str().to_owned();
-                    listed.malformed.push(MalformedPrompt { name, reason });
+                    listed.malformed.push(MalformedPrompt { name, reason, is_served: false });
                     listed.skills_failure = Some(kind);
                 }
                 Err(kind) => return Err(kind),

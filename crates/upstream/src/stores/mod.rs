@@ -24,7 +24,7 @@ use config::{PromptStore, Settings, StoreKind};
 use domain::fault::{UpstreamFaultKind as Kind, excerpt};
 use domain::json::Json;
 use domain::json::document::Document;
-use library::prompt_list::{MalformedPrompt, PromptList};
+use library::prompt_list::{EARLIER_SERVED, MalformedPrompt, PromptList};
 use library::{LibrarySnapshot, StoredPrompt};
 use version::StoreVersion;
 
@@ -48,6 +48,8 @@ struct Known {
     version: VersionFound,
     /// Why the store has refused the newest version, if it has.
     refusal: Option<Kind>,
+    /// Why the newest version is not `version`, if it is not valid.
+    mistake: Option<String>,
 }
 
 impl Known {
@@ -153,8 +155,11 @@ impl StoreReader {
         for (name, row) in listing.rows {
             rows.insert(name.clone(), row.listed.clone());
             match row.found {
-                Found::Here(version) => self.note(name, None, 0, version.into()),
-                Found::Nothing => self.note(name, None, 0, VersionFound::Nothing),
+                Found::Here(version) => {
+                    let version = self.checked(version);
+                    budget.take(self.note(name, None, 0, version))?;
+                }
+                Found::Nothing => drop(self.note(name, None, 0, VersionFound::Nothing)),
                 Found::Elsewhere { .. } => asked.push(row),
             }
         }
@@ -166,15 +171,23 @@ impl StoreReader {
         Ok(StoreWalk { rows, malformed: listing.malformed, pages: listing.pages, changes })
     }
 
-    /// Makes the snapshot of a walk. Blocks.
-    pub(super) fn snapshot(&self, walk: StoreWalk) -> LibrarySnapshot {
+    /// Makes the snapshot of a walk, after the snapshot `before`. Blocks.
+    pub(super) fn snapshot(
+        &self,
+        walk: StoreWalk,
+        before: Option<&LibrarySnapshot>,
+    ) -> LibrarySnapshot {
         let StoreWalk { rows, mut malformed, pages, .. } = walk;
         let mut prompts = Vec::new();
         let mut unlabelled = Vec::new();
-        let found = |name: &String| self.known().get(name).map(|known| known.version.clone());
+        let found = |name: &String| {
+            let known = self.known();
+            let known = known.get(name)?;
+            Some((known.version.clone(), known.mistake.clone()))
+        };
         for (name, Listed { of, label, description }) in rows {
             let reason = match found(&name) {
-                Some(VersionFound::Version(version)) => {
+                Some((VersionFound::Version(version), mistake)) => {
                     let as_user = self.store.has_system_as_user;
                     let config = version.config.clone();
                     let config = if self.store.has_config { config } else { Ok(None) };
@@ -183,24 +196,29 @@ impl StoreReader {
                         Ok((prompt, config)) => {
                             let label = Some(label.unwrap_or_else(|| self.store.label.clone()));
                             prompts.push(StoredPrompt { of, label, config, ..prompt });
+                            malformed.extend(mistake.map(|mistake| {
+                                let reason = mistake + EARLIER_SERVED;
+                                MalformedPrompt { name, reason, is_served: true }
+                            }));
                             continue;
                         }
                         Err(reason) => reason,
                     }
                 }
-                Some(VersionFound::LeftOut(reason)) => reason,
-                Some(VersionFound::Nothing) | None => {
+                Some((VersionFound::LeftOut(reason), _)) => reason,
+                Some((VersionFound::Nothing, _)) | None => {
                     unlabelled.extend(Some(of).filter(|_| label.is_none()));
                     continue;
                 }
             };
-            malformed.push(MalformedPrompt { name, reason });
+            malformed.push(MalformedPrompt { name, reason, is_served: false });
         }
         let mut remarks = Vec::from_iter(self.remark(&unlabelled));
         remarks.extend(self.remark_on_refusals());
         let listed = PromptList { malformed, remarks, pages, ..PromptList::default() };
         let transport = self.store.kind.name();
-        LibrarySnapshot::of_store(transport, prompts.into_iter(), listed, &self.settings)
+        let prompts = prompts.into_iter();
+        LibrarySnapshot::of_store(transport, prompts, listed, &self.settings, before)
     }
 
     /// Returns a remark that names the prompts without a version with the label.
@@ -296,7 +314,7 @@ impl StoreReader {
                 // model configuration at MLflow.
                 let has_loose_config =
                     self.store.has_config && self.store.kind == StoreKind::Mlflow;
-                (version.into(), stamp.filter(|_| !is_composed && !has_loose_config))
+                (self.checked(version), stamp.filter(|_| !is_composed && !has_loose_config))
             }
             Err(Kind::Status { status: 404 | 410, .. }) => (VersionFound::Nothing, None),
             // The refusal of one prompt: the next walk asks again. A store that asks for patience
@@ -307,8 +325,7 @@ impl StoreReader {
             Err(kind @ Kind::TooLarge { .. }) => (VersionFound::LeftOut(kind.to_string()), stamp),
             Err(kind) => return Err(kind),
         };
-        self.note(row.name, stamp, size, version);
-        Ok(())
+        budget.take(self.note(row.name, stamp, size, version))
     }
 
     async fn get(&self, path: &str) -> Result<Document, Kind> {
@@ -316,13 +333,50 @@ impl StoreReader {
         timeout(self.settings.page_timeout, getting).await.unwrap_or(Err(Kind::Timeout))
     }
 
-    fn note(&self, name: String, stamp: Option<String>, size: usize, version: VersionFound) {
+    /// Reads a version as a prompt, so that one that cannot be served replaces no other.
+    fn checked(&self, version: Result<StoreVersion, String>) -> VersionFound {
+        let checked = version.and_then(|version| {
+            version.prompt("", None, self.store.has_system_as_user)?;
+            if self.store.has_config {
+                version.config.as_ref().map_err(String::clone)?;
+            }
+            Ok(version)
+        });
+        checked.map_or_else(VersionFound::LeftOut, |found| VersionFound::Version(found.into()))
+    }
+
+    /// Keeps a version of a prompt. If it is left out, an earlier version stays; returns the bytes
+    /// of that version, or zero.
+    fn note(
+        &self,
+        name: String,
+        stamp: Option<String>,
+        size: usize,
+        version: VersionFound,
+    ) -> usize {
         let mut known = self.known();
-        let is_same = |before: &Known| before.version == version && before.refusal.is_none();
-        if !known.get(&name).is_some_and(is_same) {
+        let before = known.remove(&name);
+        let mut now = Known { stamp, size, version, refusal: None, mistake: None };
+        let mut kept = 0;
+        let earlier = |before: &&Known| before.has_version();
+        if let VersionFound::LeftOut(reason) = &now.version
+            && let Some(Known { stamp, size, version, .. }) = before.as_ref().filter(earlier)
+        {
+            kept = *size;
+            let mistake = Some(reason.clone());
+            let version = version.clone();
+            now = Known { stamp: stamp.clone(), size: kept, version, refusal: None, mistake };
+        }
+        let is_same = |before: &Known| {
+            before.version == now.version
+                && before.refusal.is_none()
+                && before.mistake == now.mistake
+        };
+        if !before.as_ref().is_some_and(is_same) {
             self.changes.fetch_add(1, Ordering::Relaxed);
         }
-        known.insert(name, Known { stamp, size, version, refusal: None });
+        known.insert(name, now);
+        kept
     }
 
     /// Keeps the last version of a prompt whose newest version the store refuses, and returns the
@@ -337,10 +391,10 @@ impl StoreReader {
         }
         let kept = before.filter(Known::has_version).unwrap_or_else(|| {
             let version = VersionFound::LeftOut(reason);
-            Known { stamp: None, size: 0, version, refusal: None }
+            Known { stamp: None, size: 0, version, refusal: None, mistake: None }
         });
         let size = kept.size;
-        known.insert(name, Known { refusal: Some(refusal), ..kept });
+        known.insert(name, Known { refusal: Some(refusal), mistake: None, ..kept });
         size
     }
 
@@ -360,7 +414,7 @@ impl StoreReader {
         let mut known = self.known();
         let known = known.get_mut(name).filter(|known| known.stamp.as_deref() == Some(stamp))?;
         // The label went back to that version.
-        if known.refusal.take().is_some() {
+        if known.refusal.take().is_some() | known.mistake.take().is_some() {
             self.changes.fetch_add(1, Ordering::Relaxed);
         }
         Some(known.size)
@@ -368,12 +422,6 @@ impl StoreReader {
 
     fn known(&self) -> MutexGuard<'_, BTreeMap<String, Known>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl From<Result<StoreVersion, String>> for VersionFound {
-    fn from(version: Result<StoreVersion, String>) -> Self {
-        version.map_or_else(Self::LeftOut, |version| Self::Version(Arc::new(version)))
     }
 }
 

@@ -86,7 +86,7 @@ impl Upstream {
     pub(super) fn clear(&self, name: &str) {
         let Some(disk) = self.0.disk.get() else { return };
         if self.lock().oddities.remove(name).is_some() {
-            for file in [format!("{name}.md"), twin(name)] {
+            for file in [format!("{name}.md"), successor(name), twin(name)] {
                 disk.remove(&self.0.plan.folder().join(file));
             }
         }
@@ -135,6 +135,11 @@ impl Upstream {
                 (Oddity::OtherText, other.into_bytes())
             }
         };
+        // A file that was valid would stay served in its earlier text.
+        let file = match oddity {
+            Oddity::Unlisted => folder.join(successor(name)),
+            Oddity::OtherText => file,
+        };
         // Links and folders are there already.
         if !bytes.is_empty() {
             disk.write(&file, &bytes);
@@ -142,6 +147,11 @@ impl Upstream {
         self.lock().oddities.insert(name.clone(), oddity);
         oddity
     }
+}
+
+/// The name of the file that takes the place of a prompt's valid file.
+fn successor(name: &str) -> String {
+    format!("new-{name}.md")
 }
 
 /// The name of the second file of a prompt.
