@@ -114,16 +114,19 @@ pub struct LeftOut {
     #[serde(rename = "name")]
     pub raw_name: String,
     pub reason: String,
-    #[serde(skip)]
     pub by: LeftOutBy,
 }
 
 /// The reason why a prompt is left out.
-#[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
 pub enum LeftOutBy {
     /// A definition that cannot be listed.
     #[default]
     Defect,
+    /// A new definition that cannot be listed; the prompt is served as it was before.
+    Stale,
     /// A name that cannot be public, or that belongs to another upstream or prompt.
     Name,
     Overlay,

@@ -99,12 +99,11 @@ fn left_out_of(
             listed => listed == raw_name,
         };
         if is_of && is_named {
-            let _ = writeln!(
-                out,
-                "{} is left out of the list, although upstream {upstream} offers it: {}\n",
-                printable(name),
-                printable(reason)
-            );
+            let what = match text("by") {
+                "stale" => format!("has a mistake at upstream {upstream}"),
+                _ => format!("is left out of the list, although upstream {upstream} offers it"),
+            };
+            let _ = writeln!(out, "{} {what}: {}\n", printable(name), printable(reason));
         }
     }
     out

@@ -22,7 +22,8 @@ pub(crate) fn run(admin: &AdminApi) -> Result<(), Failure> {
         // An older gateway has no such document.
         let cluster = cluster.unwrap_or_default();
         let upstreams = &upstreams["upstreams"];
-        let unnamed = match elements(upstreams).iter().any(|row| left_out_count(row) > 0) {
+        let may_say_why = |row: &Value| left_out_count(row) > 0 || has_sources(row);
+        let unnamed = match elements(upstreams).iter().any(may_say_why) {
             true => unnamed(&fetch(&egress, &url, "/api/v1/catalog").await?),
             false => Vec::new(),
         };
@@ -124,13 +125,22 @@ fn left_out_count(row: &Value) -> u64 {
     row["leftOut"].as_u64().unwrap_or_default()
 }
 
-/// Most elements without a name of one upstream whose reasons are shown.
+/// Whether the gateway reads the sources of an upstream's prompts: prompts with mistakes may be
+/// served in earlier texts.
+fn has_sources(row: &Value) -> bool {
+    let transports = ["library", "git", "mlflow", "phoenix", "langfuse"];
+    row["transport"].as_str().is_some_and(|transport| transports.contains(&transport))
+}
+
+/// Most mistakes of one upstream whose reasons are shown.
 const MAX_UNNAMED: usize = 10;
 
-/// The left-out elements of a catalog without a name: most are no prompts, such as `labels.toml`.
+/// The left-out elements of a catalog that are mistakes: of files, and of elements without a name.
 fn unnamed(catalog: &Value) -> Vec<Value> {
     let left_out = elements(&catalog["leftOut"]).iter();
-    left_out.filter(|one| one["name"] == "").cloned().collect()
+    let is_shown =
+        |one: &&Value| one["name"] == "" || one["by"] == "defect" || one["by"] == "stale";
+    left_out.filter(is_shown).cloned().collect()
 }
 
 /// Returns how many prompts of an upstream are not listed, and the reasons for elements without a
@@ -138,10 +148,11 @@ fn unnamed(catalog: &Value) -> Vec<Value> {
 fn unlisted(row: &Value, unnamed: &Value) -> Vec<String> {
     let upstream = row["upstream"].as_str().map(printable).unwrap_or_default();
     let own = elements(unnamed).iter().filter(|one| one["upstream"] == row["upstream"]);
-    let reasons = own.filter_map(|one| one["reason"].as_str()).take(MAX_UNNAMED);
+    let own: Vec<&Value> = own.take(MAX_UNNAMED).collect();
+    let reasons = own.iter().filter_map(|one| one["reason"].as_str());
     let mut lines: Vec<_> =
         reasons.map(|reason| format!("{upstream}: {}", printable(reason))).collect();
-    let shown = lines.len() as u64;
+    let shown = own.iter().filter(|one| one["by"] != "stale").count() as u64;
     let count = left_out_count(row);
     if count > shown {
         let has = row["prompts"].as_u64().unwrap_or_default();

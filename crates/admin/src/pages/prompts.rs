@@ -245,7 +245,9 @@ fn heading(params: &Params, (label, first): (&'static str, &str)) -> Heading {
 fn left_out_row(prompt: &LeftOut) -> LeftOutRow {
     let id = percent::encoded_segment(&prompt.upstream);
     let (repair, page) = match prompt.by {
-        LeftOutBy::Defect => ("Repair it at its upstream", format!("/upstreams/{id}")),
+        LeftOutBy::Defect | LeftOutBy::Stale => {
+            ("Repair it at its upstream", format!("/upstreams/{id}"))
+        }
         LeftOutBy::Name => {
             ("Set a prefix, or rename it", format!("/configuration?q=upstreams.{id}.prefix"))
         }

@@ -489,7 +489,7 @@ impl KnownUpstream {
             upstream: self.source.id.to_string(),
             raw_name: malformed.name.clone(),
             reason: malformed.reason.clone(),
-            by: LeftOutBy::Defect,
+            by: if malformed.is_served { LeftOutBy::Stale } else { LeftOutBy::Defect },
         })
     }
 }
