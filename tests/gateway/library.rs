@@ -5,8 +5,9 @@ use std::fs;
 use serde_json::json;
 use tokio::time::timeout;
 
-use crate::support::process::run;
-use crate::support::{Gateway, PATIENCE, eventually};
+use crate::support::gateway::api_key;
+use crate::support::process::{command, run};
+use crate::support::{Gateway, PATIENCE, Process, eventually};
 
 async fn library(files: &[(&str, &str)]) -> (Gateway, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
@@ -34,7 +35,7 @@ async fn an_edit_is_visible_without_a_restart() {
     eventually(async || client.names().await.0, |seen| *seen == ["lib__a", "lib__b"]).await;
     fs::remove_file(folder.path().join("a.md")).unwrap();
     eventually(async || client.names().await.0, |seen| *seen == ["lib__b"]).await;
-    fs::write(folder.path().join("b.md"), "---\nname: [\n---\n").unwrap();
+    fs::remove_file(folder.path().join("b.md")).unwrap();
     eventually(async || client.names().await.0, |seen| seen.is_empty()).await;
 }
 
@@ -83,6 +84,79 @@ async fn status_counts_skills_apart_from_prompts_and_each_file_that_is_not_serve
     let line =
         "lib: 12 of 13 prompts are not listed, 10 of 12 shown; `promptgate check` says which";
     eventually(status, |shown| shown.contains(line)).await;
+}
+
+#[tokio::test]
+async fn a_file_with_a_mistake_stays_served_as_it_was_and_status_says_what_is_wrong() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
+    let valid = "---\nname: explain\ndescription: d\narguments: [code]\n---\nSay {{ code }}";
+    fs::create_dir(folder.path().join("prompts")).unwrap();
+    write("prompts/explain.md", valid);
+    write(
+        "gateway.toml",
+        "[listing]\ndebounce = \"1ms\"\n[upstreams.lib]\ntransport = \"library\"\npath = \"prompts\"\n",
+    );
+    let (process, admin) = Process::serve_admin(folder.path(), &[]).await;
+    let run = async |arguments: &[&str]| {
+        let command = command(folder.path(), arguments);
+        let output = tokio::process::Command::from(command).output().await.unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let status = async || run(&["status"]).await;
+    write("prompts/explain.md", &valid.replace("code }}", "cod }}"));
+    let said = eventually(status, |said| said.contains("lib: ")).await;
+    let line = said.lines().find(|line| line.starts_with("lib: ")).unwrap();
+    assert!(line.contains("prompts/explain.md:6:8: "), "{said}");
+    assert!(line.ends_with("; the text of before is served"), "{said}");
+    assert!(!said.contains("not listed"), "{said}");
+    assert!(run(&["get", "lib__explain", "code=this"]).await.contains("Say this"));
+    // A copy is how an author begins a new prompt.
+    write("prompts/explain.md", valid);
+    write("prompts/copy.md", valid);
+    let said = eventually(status, |said| said.contains("copy.md")).await;
+    assert!(said.contains("explain.md, too, which is served"), "{said}");
+    assert!(run(&["get", "lib__explain", "code=this"]).await.contains("Say this"));
+    let catalog = admin.send("GET", "/api/v1/catalog", &[], b"").await.json();
+    let left_out = &catalog["leftOut"][0];
+    assert_eq!((&left_out["name"], &left_out["by"]), (&json!("explain"), &json!("stale")));
+    let row = admin.send("GET", "/api/v1/upstreams", &[], b"").await.json();
+    let row = &row["upstreams"][0];
+    assert_eq!((&row["listed"], &row["prompts"]), (&json!(1), &json!(1)), "it counts as served");
+    fs::remove_file(folder.path().join("prompts/copy.md")).unwrap();
+    eventually(status, |said| !said.contains("lib: ")).await;
+    process.stop().await;
+}
+
+#[tokio::test]
+async fn a_get_of_an_invalid_prompt_says_why_to_callers_who_may_use_it() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("a.md"), "---\nname: a\n---\n{{ cod }}").unwrap();
+    fs::write(folder.path().join("b.md"), "---\nname: b\n---\nB").unwrap();
+    let rule =
+        "[[access.rules]]\nallow = [\"list\", \"get\"]\ngroups = [\"one\"]\nprompts = [\"a\"]\n";
+    for prefix in ["", "prefix = \"\"\n"] {
+        let toml = api_key("ada", "ada")
+            + "groups = [\"one\"]\n"
+            + &api_key("bob", "bob")
+            + rule
+            + &format!("[upstreams.lib]\ntransport = \"library\"\npath = {:?}\n", folder.path())
+            + prefix;
+        let gateway = Gateway::start(&toml).await;
+        let (name, unknown) = if prefix.is_empty() { ("lib__a", "lib__z") } else { ("a", "z") };
+        let error = async |key: &str, name: &str| {
+            let client = gateway.client().with("X-API-Key", key);
+            let reply = client.modern("prompts/get", json!({"name": name})).await.json();
+            reply["error"].clone()
+        };
+        let said = error("ada", name).await;
+        assert_eq!(said["code"], -32602, "{said}");
+        let message = said["message"].as_str().unwrap();
+        assert!(message.contains(": a.md:4:4: "), "{said}");
+        assert!(!message.contains(&*folder.path().to_string_lossy()), "{said}");
+        assert_eq!(error("bob", name).await, error("bob", unknown).await, "it has no right");
+        gateway.drain().await;
+    }
 }
 
 #[cfg(unix)]

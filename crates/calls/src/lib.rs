@@ -66,7 +66,7 @@ use domain::tool::name::is_derived;
 use labels::LabelledPrompts;
 use passthrough::PassthroughUpstream;
 use policy::{CallRecord, CallTarget, Gate, Resolution};
-use resolution::{Unlisted, held};
+use resolution::{Unlisted, held, invalid};
 use rollouts::{ChosenVersion, RolloutStates, Rollouts};
 use routed_prompt::RoutedPrompt;
 use skills::AskedSkill;
@@ -526,22 +526,32 @@ impl Router {
     }
 
     /// Finds the upstream that may own a name that no list contains. Until that upstream's list is
-    /// received, the name is not answered as unknown: clients would forget it.
+    /// received, the name is not answered as unknown: clients would forget it. The name of an invalid
+    /// prompt is answered with the reason.
     fn unlisted<'a>(&'a self, catalog: &Catalog, call: &Call, name: &str) -> Option<Unlisted<'a>> {
-        let (prefix, listed_name) = self.lists.naming.claimed(name)?;
-        let claims = |upstream: &&Arc<Upstream>| {
-            let own = &upstream.config().prefix;
-            !own.is_bare() && own.as_str() == prefix
-        };
-        let id = &self.upstreams.values().find(claims)?.config().id;
-        let is_missing = |part: &&Incomplete| {
-            part.walked_at.is_none() && !part.has_prompts && part.upstream == *id
-        };
-        let missing = catalog.incomplete.iter().find(is_missing)?;
-        self.lists.views.endpoints.serves_unlisted(&call.endpoint, id, name).then(|| {
+        let claimed = self.lists.naming.claimed(name);
+        self.upstreams.values().find_map(|upstream| {
+            let config = upstream.config();
+            let id = &config.id;
+            let own = &config.prefix;
+            let claimed = claimed.filter(|(prefix, _)| !own.is_bare() && own.as_str() == *prefix);
+            let listed_name = claimed.map_or(name, |(_, listed_name)| listed_name);
+            if claimed.is_none() && !own.is_bare() {
+                return None;
+            }
             let raw_name = overlay::raw_name(&self.overlays, id, listed_name);
-            let state = self.approval_rules.known_state(ApprovalKind::Prompt, id, &raw_name);
-            Unlisted { upstream: id, raw_name, state, kind: missing.kind.clone() }
+            let is_missing = |part: &&Incomplete| {
+                part.walked_at.is_none() && !part.has_prompts && part.upstream == *id
+            };
+            let missing = catalog.incomplete.iter().find(|part| !own.is_bare() && is_missing(part));
+            let kind = match missing {
+                Some(missing) => missing.kind.clone(),
+                None => invalid(catalog, config, &raw_name)?,
+            };
+            self.lists.views.endpoints.serves_unlisted(&call.endpoint, id, name).then(|| {
+                let state = self.approval_rules.known_state(ApprovalKind::Prompt, id, &raw_name);
+                Unlisted { upstream: id, raw_name, state, kind }
+            })
         })
     }
 }

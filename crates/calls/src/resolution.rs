@@ -1,7 +1,10 @@
 //! Resolutions of names that no list contains.
 
 use catalog::approval::ApprovalRow;
+use catalog::snapshot::{Catalog, LeftOutBy};
+use config::{Transport, UpstreamSettings};
 use domain::approval::ApprovalState;
+use domain::calls::error_code::INVALID_PARAMS;
 use domain::fault::{Fault, UpstreamFaultKind as Kind};
 use domain::name::UpstreamId;
 use policy::{CallTarget, Resolution};
@@ -23,6 +26,29 @@ impl Unlisted<'_> {
             CallTarget { upstream, raw_name, definition: "", state: *state, version: None };
         Resolution::Unlisted(target, Fault::upstream(upstream, kind.clone()))
     }
+}
+
+/// Returns the error for a prompt whose source is not valid; `None` if no such prompt has the
+/// name. The text names the file, but not the folder of its library.
+pub(super) fn invalid(
+    catalog: &Catalog,
+    upstream: &UpstreamSettings,
+    raw_name: &str,
+) -> Option<Kind> {
+    let left_out = catalog.content.left_out.iter().find(|left_out| {
+        left_out.by == LeftOutBy::Defect
+            && left_out.raw_name == raw_name
+            && left_out.upstream == upstream.id.as_str()
+    })?;
+    let reason = match &upstream.transport {
+        Transport::Library(library) => {
+            left_out.reason.replace(&format!("{}/", library.folder.display()), "")
+        }
+        Transport::Git(_) | Transport::Store(_) => left_out.reason.clone(),
+        Transport::Http(_) | Transport::Sse(_) | Transport::Stdio(_) => return None,
+    };
+    let message = format!("the prompt is not valid, so it is not served: {reason}");
+    Some(Kind::Error { code: INVALID_PARAMS, message, data: None })
 }
 
 /// The resolution of a prompt that approvals hold back.
