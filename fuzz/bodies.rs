@@ -212,7 +212,8 @@ pub fn labels(data: &[u8]) {
     let moving = LabelMove {
         prompt: "refund".to_owned(),
         label: "candidate".to_owned(),
-        version: 7,
+        version: Some(7),
+        is_new: true,
         by: "ada".to_owned(),
         why: None,
     };

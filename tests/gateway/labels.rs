@@ -143,6 +143,8 @@ async fn a_moved_label_reaches_a_connected_client_and_a_broken_one_changes_nothi
     for (broken, said) in [
         ("[refund]\nproduction = 9\n", "production of refund is version 9"),
         ("[refund\n", "labels.toml:1:"),
+        ("[refund]\nprodction = 1\n", "did you mean `production` by `prodction`?"),
+        ("[refunds]\nproduction = 1\n", "did you mean [refund]?"),
     ] {
         library.write("labels.toml", broken);
         eventually(left_out, |seen| seen.contains(said)).await;
@@ -209,10 +211,14 @@ impl Desk {
     }
 
     async fn put(&self, label: &str, tag: &str, body: Value) -> (u16, Value) {
+        self.change("PUT", label, tag, body).await
+    }
+
+    async fn change(&self, method: &str, label: &str, tag: &str, body: Value) -> (u16, Value) {
         let path = format!("/api/v1/labels/lib__refund/{label}");
         let headers = [("If-Match", tag), ("Content-Type", "application/json")];
         let headers = if tag.is_empty() { &headers[1..] } else { &headers[..] };
-        let reply = self.admin.send("PUT", &path, headers, body.to_string().as_bytes()).await;
+        let reply = self.admin.send(method, &path, headers, body.to_string().as_bytes()).await;
         (reply.status, reply.json())
     }
 }
@@ -241,6 +247,20 @@ async fn a_move_over_the_api_is_of_what_was_seen_and_on_record() {
         assert_eq!(status, expected, "{said}");
     }
     assert_eq!(desk.put("7", &tag(&moved), json!({"version": 1})).await.0, 409, "no label");
+    let (status, said) = desk.put("canddate", &tag(&moved), json!({"version": 1})).await;
+    assert_eq!(status, 409, "{said}");
+    assert!(said["error"].as_str().unwrap().contains("did you mean `candidate`?"), "{said}");
+    let (status, done) = desk.put("new", &tag(&moved), json!({"version": 1, "new": true})).await;
+    assert_eq!((status, &done["to"]), (200, &json!(1)), "{done}");
+    let made = desk.look().await;
+    let (status, done) = desk.change("DELETE", "new", &tag(&made), json!({"by": "ada"})).await;
+    let expected = json!({"name": REFUND, "label": "new", "from": 1, "to": null});
+    assert_eq!((status, &done), (200, &expected));
+    let removed = desk.look().await;
+    assert_eq!(removed["labels"], moved["labels"]);
+    let (status, said) = desk.change("DELETE", "production", &tag(&removed), json!({})).await;
+    assert_eq!(status, 409, "{said}");
+    assert_eq!(desk.log.wait_for("label_removed").await["label"], "new");
     let record = desk.log.wait_for("label_moved").await;
     for (key, expected) in [
         ("upstream", json!("lib")),
@@ -292,6 +312,22 @@ async fn commands_move_labels_with_a_gateway_and_without_one() {
         "{said:?}"
     );
     assert_eq!(library.labels(), LABELS.replace("production = 1", "production = 2"));
+    let before = library.labels();
+    let slip = ["labels", "set", REFUND, "prod", "2"];
+    let said = run("ada", &slip).await;
+    assert_eq!(said.0, Some(1), "{said:?}");
+    for expected in ["has no label prod; it has candidate, production", "`production`?", "`--new`"]
+    {
+        assert!(said.2.contains(expected), "{said:?}");
+    }
+    let said = run("ada", &[&slip[..], &["--new"]].concat()).await;
+    assert_eq!(said.1, "prod of lib__refund: version 2\n", "{said:?}");
+    let said = run("ada", &["labels", "remove", REFUND, "prod", "--reason", "a slip"]).await;
+    assert_eq!(said.1, "prod of lib__refund: removed\n", "{said:?}");
+    assert_eq!(library.labels(), before);
+    let said = run("ada", &["labels", "remove", REFUND, "production"]).await;
+    assert_eq!(said.0, Some(1), "{said:?}");
+    assert!(said.2.contains("lib__refund is served by production"), "{said:?}");
     let unknown = run("ada", &["labels", "set", "lib__refnud", "production", "2"]).await;
     assert_eq!(unknown.0, Some(64), "{unknown:?}");
     assert!(unknown.2.contains(REFUND), "{unknown:?}");
@@ -301,11 +337,21 @@ async fn commands_move_labels_with_a_gateway_and_without_one() {
     let list = async || run("bob", &["labels", "list"]).await.1;
     let listed = eventually(list, |list| list.contains("production=3")).await;
     assert!(listed.contains("1, 2, 3"), "{listed}");
+    let said = run("bob", &["labels", "remove", REFUND, "candidate"]).await;
+    assert_eq!(said.1, "candidate of lib__refund: removed\n", "{said:?}");
     let history = async || run("bob", &["labels", "history"]).await.1;
     let history = eventually(history, |history| history.contains("by=bob")).await;
-    for expected in
-        ["label_moved", "by=ada", "why=why not", "from=1", "to=2", "via=cli", "via=admin"]
-    {
+    for expected in [
+        "label_moved",
+        "label_removed",
+        "why=a slip",
+        "by=ada",
+        "why=why not",
+        "from=1",
+        "to=2",
+        "via=cli",
+        "via=admin",
+    ] {
         assert!(history.contains(expected), "{expected}: {history}");
     }
     process.stop().await;

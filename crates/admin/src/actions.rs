@@ -16,7 +16,7 @@ use super::answer::AdminAnswer;
 use super::approvals::{self, DecisionRequest};
 use super::console::text::Html;
 use super::console::{ConsoleFrame, LoginPage, SignedInPage};
-use super::labels::{self, MoveRequest};
+use super::labels::{self, MoveRequest, RemovalRequest};
 use super::pages::trial::{self, Attempt};
 use super::pages::{self, PageError, PageResult};
 use super::request::{PageRequest, Params};
@@ -30,6 +30,8 @@ use ::approvals::Action;
 use audit::archive::CopyStatement;
 use audit::question::Question;
 use audit::record::AuditEvent;
+use calls::labels::LabelChange;
+use domain::approval::Decider;
 use domain::text::percent;
 use front::downstream::clock::now;
 
@@ -334,15 +336,40 @@ impl AdminServer {
     /// Moves a label of a library prompt.
     pub(super) async fn move_label(
         &self,
-        names: [&str; 2],
+        [name, label]: [&str; 2],
         head: &Parts,
         body: Incoming,
         visitor: &Visitor,
     ) -> PageResult<AdminAnswer> {
         let what = r#"{"version": 3, "by": "…", "why": "…"}"#;
-        let wanted: MoveRequest = self.json_body(head, body, what).await?;
+        let MoveRequest { version, new, by, why } = self.json_body(head, body, what).await?;
+        let change = LabelChange { label, version: Some(version), is_new: new };
+        self.change_label(name, change, head, &visitor.decider(by, why)).await
+    }
+
+    /// Removes a label of a library prompt.
+    pub(super) async fn remove_label(
+        &self,
+        [name, label]: [&str; 2],
+        head: &Parts,
+        body: Incoming,
+        visitor: &Visitor,
+    ) -> PageResult<AdminAnswer> {
+        let what = r#"{"by": "…", "why": "…"}"#;
+        let RemovalRequest { by, why } = self.json_body(head, body, what).await?;
+        let change = LabelChange { label, version: None, is_new: false };
+        self.change_label(name, change, head, &visitor.decider(by, why)).await
+    }
+
+    async fn change_label(
+        &self,
+        name: &str,
+        change: LabelChange<'_>,
+        head: &Parts,
+        decider: &Decider,
+    ) -> PageResult<AdminAnswer> {
         let if_match = head.headers.get(IF_MATCH).and_then(|value| value.to_str().ok());
-        Ok(match labels::put(&self.state, names, wanted, visitor, if_match).await {
+        Ok(match labels::change(&self.state, name, change, decider, if_match).await {
             Ok(document) => AdminAnswer::json(StatusCode::OK, &document),
             Err((status, document)) => AdminAnswer::json(status, &document),
         })
@@ -485,7 +512,7 @@ impl AdminServer {
             return Err(PageError::new(StatusCode::BAD_REQUEST, "Choose a version."));
         };
         let why = form.some("why").map(str::to_owned);
-        let wanted = MoveRequest { version, by: Some(visitor.id.clone()), why };
+        let wanted = MoveRequest { version, new: false, by: Some(visitor.id.clone()), why };
         let names = [form.get("prompt"), form.get("label")];
         match labels::put(&self.state, names, wanted, visitor, form.some("tag")).await {
             Ok(_) => {

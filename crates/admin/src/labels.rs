@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 use super::AdminState;
 use super::answer::ErrorDocument;
 use super::approvals::Refusal;
-use super::sign_in::Visitor;
-use calls::labels::{LabelledPrompt, LabelsDocument, MovedLabel};
+use calls::labels::{LabelChange, LabelledPrompt, LabelsDocument, MovedLabel};
 use config::labels::MoveError;
+use domain::approval::Decider;
 
 /// A move of a label, as the body of a PUT.
 #[derive(Debug, Deserialize)]
@@ -17,7 +17,20 @@ use config::labels::MoveError;
 pub(super) struct MoveRequest {
     #[cfg_attr(test, schemars(range(min = 1)))]
     pub version: u32,
+    /// Whether the prompt may get a label that it does not have.
+    #[serde(default)]
+    pub new: bool,
     /// The person who moves it; counts only where the credential is a token.
+    pub by: Option<String>,
+    pub why: Option<String>,
+}
+
+/// A removal of a label, as the body of a DELETE.
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub(super) struct RemovalRequest {
+    /// The person who removes it; counts only where the credential is a token.
     pub by: Option<String>,
     pub why: Option<String>,
 }
@@ -39,12 +52,12 @@ pub(super) fn all(state: &AdminState) -> Labels {
     Labels { takes_moves: state.admin.write, prompts }
 }
 
-/// Moves a label. `if_match` is the tag of the prompt in that document (RFC 9110, section 13.1.1).
-pub(super) async fn put(
+/// Changes a label of the prompt `name`. `if_match` is the tag of the prompt in that document (RFC 9110, section 13.1.1).
+pub(super) async fn change(
     state: &AdminState,
-    [name, label]: [&str; 2],
-    wanted: MoveRequest,
-    visitor: &Visitor,
+    name: &str,
+    change: LabelChange<'_>,
+    decider: &Decider,
     if_match: Option<&str>,
 ) -> Result<MovedLabel, Refusal> {
     let Some(tag) = if_match else {
@@ -56,11 +69,9 @@ pub(super) async fn put(
         let error = format!("no prompt {name:?} of a library has versions (docs/versions.md)");
         return Err((StatusCode::NOT_FOUND, ErrorDocument::new(error)));
     };
-    let decider = visitor.decider(wanted.by, wanted.why);
     let tag = Some(tag.trim().trim_matches('"').to_owned());
-    let moved = labels.move_to(&prompt, label, wanted.version, tag, &decider).await;
-    let from = moved.map_err(refusal)?;
-    Ok(prompt.moved(label, from, wanted.version))
+    let from = labels.move_to(&prompt, change, tag, decider).await.map_err(refusal)?;
+    Ok(prompt.moved(change, from))
 }
 
 fn refusal(error: MoveError) -> Refusal {

@@ -282,6 +282,10 @@ impl AdminServer {
                 let label = found.names.get(1).map_or("", String::as_str);
                 self.move_label([name, label], head, body, visitor).await
             }
+            Handler::RemoveLabel => {
+                let label = found.names.get(1).map_or("", String::as_str);
+                self.remove_label([name, label], head, body, visitor).await
+            }
             Handler::Revoke => self.revoke(head, body, visitor).await,
             Handler::Rearm => self.rearm(head, body, visitor).await,
             Handler::Reload => self.reload(head, body, visitor).await,

@@ -33,6 +33,7 @@ pub(super) enum Handler {
     Approval,
     Decide(Action),
     MoveLabel,
+    RemoveLabel,
     Revoke,
     Rearm,
     Reload,
@@ -134,6 +135,7 @@ pub(super) static ROUTES: [Route; 58] = [
     get("/api/v1/approvals/{name}", TESTER, Handler::Approval),
     get("/api/v1/labels", VIEWER, Handler::Document(|state| ok(&labels::all(state)))),
     put("/api/v1/labels/{name}/{label}", APPROVER, Handler::MoveLabel),
+    delete("/api/v1/labels/{name}/{label}", APPROVER, Handler::RemoveLabel),
     post("/api/v1/prompts/{name}/try", TESTER, Handler::Try),
     post("/api/v1/prompts/{name}/complete", TESTER, Handler::Complete),
     get("/login", None, Handler::Login(LoginStep::Page)),
@@ -262,6 +264,10 @@ const fn post(path: &'static str, role: Option<Role>, handler: Handler) -> Route
 
 const fn put(path: &'static str, role: Option<Role>, handler: Handler) -> Route {
     Route { method: Method::PUT, path, role, handler }
+}
+
+const fn delete(path: &'static str, role: Option<Role>, handler: Handler) -> Route {
+    Route { method: Method::DELETE, path, role, handler }
 }
 
 fn ok(document: &impl serde::Serialize) -> AdminAnswer {

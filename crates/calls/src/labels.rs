@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::resume_unwind;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,8 +11,8 @@ use tokio::time::timeout;
 use super::Router;
 use audit::record::AuditEvent;
 use catalog::blocking::run_blocking;
-use config::Transport;
 use config::labels::{LabelMove, MoveError, move_label};
+use config::{Library, Transport};
 use domain::approval::{ApprovalKind, Decider, Mode};
 use domain::name::version_name;
 use library::{LibraryVersions, VersionsOfPrompt};
@@ -46,8 +45,18 @@ pub struct LabelledPrompt {
     pub tag: String,
     /// The commit, for a library in a git repository.
     pub commit: Option<Arc<str>>,
-    /// The folder of the library; `None` for a git library, whose labels cannot be moved here.
-    folder: Option<PathBuf>,
+    /// `None` for a git library, whose labels cannot be moved here.
+    library: Option<Library>,
+}
+
+/// A change of a label that is asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct LabelChange<'a> {
+    pub label: &'a str,
+    /// `None` removes the label.
+    pub version: Option<u32>,
+    /// Whether the prompt may get a label that it does not have.
+    pub is_new: bool,
 }
 
 /// The versions and labels of a library prompt.
@@ -73,14 +82,15 @@ pub struct LabelsDocument {
     pub tag: String,
 }
 
-/// A label that was moved from a version to another.
+/// A label that was moved from a version to another, or removed.
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MovedLabel {
     pub name: String,
     pub label: String,
     pub from: Option<u32>,
-    pub to: u32,
+    /// `None`: the label was removed.
+    pub to: Option<u32>,
 }
 
 impl LabelledPrompt {
@@ -98,14 +108,15 @@ impl LabelledPrompt {
         }
     }
 
-    /// A move of a label of this prompt, in the form of the admin API and commands.
-    pub fn moved(&self, label: &str, from: Option<u32>, to: u32) -> MovedLabel {
-        MovedLabel { name: self.name.clone(), label: label.to_owned(), from, to }
+    /// A change of a label of this prompt, in the form of the admin API and commands.
+    pub fn moved(&self, change: LabelChange<'_>, from: Option<u32>) -> MovedLabel {
+        let label = change.label.to_owned();
+        MovedLabel { name: self.name.clone(), label, from, to: change.version }
     }
 
     /// How to move the labels if they are read-only; `None` if they can be moved here.
     pub fn read_only(&self) -> Option<&'static str> {
-        self.folder.is_none().then_some(IN_REPOSITORY)
+        self.library.is_none().then_some(IN_REPOSITORY)
     }
 }
 
@@ -138,8 +149,8 @@ impl LabelledPrompts<'_> {
             version.version.parse().ok()
         };
         let config = upstream.config();
-        let (commit, folder) = match &config.transport {
-            Transport::Library(library) => (None, Some(library.folder.clone())),
+        let (commit, own) = match &config.transport {
+            Transport::Library(library) => (None, Some(library.clone())),
             _ => (upstream.commit(), None),
         };
         let prompt = |(raw_name, versions): (&String, &VersionsOfPrompt)| {
@@ -152,13 +163,13 @@ impl LabelledPrompts<'_> {
                 versions: versions.clone(),
                 tag: library.file.tag(raw_name),
                 commit: commit.clone(),
-                folder: folder.clone(),
+                library: own.clone(),
             })
         };
         library.prompts.iter().filter_map(prompt).collect()
     }
 
-    /// Moves a label of a prompt, records the move, and returns the previous version. `tag` is the
+    /// Moves or removes a label of a prompt, records it, and returns the previous version. `tag` is the
     /// [`LabelledPrompt::tag`] that was shown to the person; `None` skips this check. Returns once
     /// the gateway has read the labels again, or after [`READ_TIMEOUT`].
     ///
@@ -167,19 +178,22 @@ impl LabelledPrompts<'_> {
     pub async fn move_to(
         &self,
         prompt: &LabelledPrompt,
-        label: &str,
-        version: u32,
+        change: LabelChange<'_>,
         tag: Option<String>,
         decider: &Decider,
     ) -> Result<Option<u32>, MoveError> {
         let attribution = decider.attribution(self.router.approval_rules.requires_reason);
         let attribution = attribution.map_err(|why| MoveError::Refused(why.to_string()))?;
-        let folder = movable(prompt, version)?;
-        self.check_approved(prompt, version)?;
+        let Library { folder, label: served } = movable(prompt, change)?;
+        if let Some(version) = change.version {
+            self.check_approved(prompt, version)?;
+        }
         let wanted = LabelMove {
             prompt: prompt.raw_name.clone(),
-            label: label.to_owned(),
-            version,
+            label: change.label.to_owned(),
+            version: change.version,
+            // The label of the upstream is no slip.
+            is_new: change.is_new || change.label == served,
             by: attribution.by,
             why: attribution.why,
         };
@@ -233,27 +247,39 @@ impl LabelledPrompts<'_> {
     }
 }
 
-/// Returns the folder of the library; refuses read-only labels and unknown versions.
-fn movable(prompt: &LabelledPrompt, version: u32) -> Result<PathBuf, MoveError> {
-    let Some(folder) = &prompt.folder else {
+/// Returns the library; refuses read-only labels, unknown versions, and the removal of the label by
+/// which the prompt is served.
+fn movable(prompt: &LabelledPrompt, change: LabelChange<'_>) -> Result<Library, MoveError> {
+    let Some(library) = &prompt.library else {
         return Err(MoveError::Refused(IN_REPOSITORY.to_owned()));
     };
-    if !prompt.versions.numbers.contains(&version) {
+    if change.version.is_none() && change.label == library.label {
+        return Err(MoveError::Refused(format!(
+            "{} is served by {}: move the label, or set another `label` of the upstream first",
+            prompt.name, change.label
+        )));
+    }
+    if let Some(version) = change.version
+        && !prompt.versions.numbers.contains(&version)
+    {
         let known: Vec<_> = prompt.versions.numbers.iter().map(u32::to_string).collect();
         let name = &prompt.name;
         let known = known.join(", ");
         return Err(MoveError::Refused(format!("{name} has no version {version}; it has {known}")));
     }
-    Ok(folder.clone())
+    Ok(library.clone())
 }
 
-/// The record of a move.
+/// The record of a move or removal.
 fn event(from: Option<u32>, wanted: &LabelMove, upstream: &str) -> AuditEvent {
-    let event = AuditEvent::new("label_moved").text("upstream", upstream);
+    let kind = if wanted.version.is_some() { "label_moved" } else { "label_removed" };
+    let event = AuditEvent::new(kind).text("upstream", upstream);
     let mut event = event.text("prompt", &wanted.prompt).text("label", &wanted.label);
     if let Some(from) = from {
         event = event.number("from", from.into());
     }
-    let event = event.number("to", wanted.version.into()).text("by", &wanted.by);
-    event.optional_text("why", wanted.why.as_deref())
+    if let Some(to) = wanted.version {
+        event = event.number("to", to.into());
+    }
+    event.text("by", &wanted.by).optional_text("why", wanted.why.as_deref())
 }

@@ -12,6 +12,7 @@ use toml_edit::{Document, DocumentMut, Item, Table, TableLike, value};
 use super::durable_file::{self, Readers, disk};
 use super::reader::Section;
 use base::seal;
+use domain::text::similar::suggestion;
 
 /// The name of the file.
 pub const LABELS_FILE: &str = "labels.toml";
@@ -38,13 +39,16 @@ pub struct LabelFile {
     pub prompts: BTreeMap<String, BTreeMap<String, u32>>,
 }
 
-/// A move of a label to a version.
+/// A move of a label to a version, or its removal.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct LabelMove {
     /// Name of the prompt in the library.
     pub prompt: String,
     pub label: String,
-    pub version: u32,
+    /// `None` removes the label.
+    pub version: Option<u32>,
+    /// Whether the prompt may get a label that it does not have.
+    pub is_new: bool,
     pub by: String,
     pub why: Option<String>,
 }
@@ -166,10 +170,32 @@ impl LabelFile {
             return Err(format!("{label:?}: {LABEL_RULE}"));
         }
         let from = self.version(prompt, label);
-        if from == Some(*version) {
-            return Err(format!("{label} of {prompt} is version {version} already"));
+        match (from, version) {
+            (None, version) if version.is_none() || !wanted.is_new => {
+                Err(self.unknown_label(wanted))
+            }
+            (from, Some(version)) if from == Some(*version) => {
+                Err(format!("{label} of {prompt} is version {version} already"))
+            }
+            _ => Ok(from),
         }
-        Ok(from)
+    }
+
+    fn unknown_label(&self, wanted: &LabelMove) -> String {
+        let LabelMove { prompt, label, version, .. } = wanted;
+        let known = self.prompts.get(prompt).into_iter().flat_map(BTreeMap::keys);
+        let known: Vec<_> = known.map(String::as_str).collect();
+        let has = match known.as_slice() {
+            [] => "it has none".to_owned(),
+            known => format!("it has {}", known.join(", ")),
+        };
+        let meant = suggestion(label, known.into_iter());
+        let new = if version.is_some() {
+            " To make a new label, use `--new` (API: `\"new\": true`)."
+        } else {
+            ""
+        };
+        format!("{prompt} has no label {label}; {has}{meant}{new}")
     }
 }
 
@@ -180,7 +206,8 @@ fn misread(item: &Item, what: &str) -> Misread {
     (item.span(), what.to_owned())
 }
 
-/// Returns the text of the file after a move, and the version that the label named before.
+/// Returns the text of the file after a move or removal, and the version that the label named
+/// before.
 ///
 /// # Errors
 /// The reason why the move is refused.
@@ -191,7 +218,10 @@ pub fn moved(text: &str, wanted: &LabelMove) -> Result<(String, Option<u32>), St
     let LabelMove { prompt, label, version, .. } = wanted;
     let table = document.entry(prompt).or_insert_with(|| Item::Table(Table::new()));
     let table = table.as_table_like_mut().ok_or("its labels are no table")?;
-    set_number(table, label, *version);
+    match version {
+        Some(version) => set_number(table, label, *version),
+        None => drop(table.remove(label)),
+    }
     let text = document.to_string();
     // The new text must be readable again.
     LabelFile::parse(&text).map_err(|mistake| mistake.to_string())?;
@@ -223,7 +253,7 @@ fn read(path: &Path) -> io::Result<String> {
     Ok(text)
 }
 
-/// Moves a label in the file of a library's folder, and returns the version that it named before.
+/// Moves or removes a label in the file of a library's folder, and returns the version that it named before.
 /// `tag` is the [`LabelFile::tag`] that the person saw; `None` skips this check. Blocks.
 ///
 /// # Errors
@@ -262,7 +292,9 @@ mod tests {
 
     fn wanted(label: &str, version: u32, by: &str) -> LabelMove {
         let text = |text: &str| text.to_owned();
-        LabelMove { prompt: text("refund"), label: text(label), version, by: text(by), why: None }
+        let version = Some(version);
+        let prompt = text("refund");
+        LabelMove { prompt, label: text(label), version, is_new: true, by: text(by), why: None }
     }
 
     #[test]
@@ -283,6 +315,27 @@ mod tests {
         ] {
             assert!(moved(TEXT, &wanted(label, version, "ada")).is_err(), "{label} {version}");
         }
+    }
+
+    #[test]
+    fn a_label_that_a_prompt_does_not_have_is_made_only_if_that_is_meant() {
+        let slip = LabelMove { is_new: false, ..wanted("productoin", 5, "ada") };
+        let refused = moved(TEXT, &slip).unwrap_err();
+        for said in
+            ["has no label productoin", "candidate, production", "did you mean `production`?"]
+        {
+            assert!(refused.contains(said), "{refused}");
+        }
+        assert!(moved(TEXT, &LabelMove { is_new: true, ..slip }).is_ok());
+        assert!(moved(TEXT, &LabelMove { is_new: false, ..wanted("candidate", 5, "ada") }).is_ok());
+    }
+
+    #[test]
+    fn a_removal_takes_its_line_and_leaves_the_rest_of_the_text() {
+        let removal = |label| LabelMove { version: None, ..wanted(label, 1, "ada") };
+        let (text, from) = moved(TEXT, &removal("candidate")).unwrap();
+        assert_eq!((text, from), (TEXT.replace("candidate = 4\n", ""), Some(4)));
+        assert!(moved(TEXT, &removal("beta")).unwrap_err().contains("has no label beta"));
     }
 
     #[test]

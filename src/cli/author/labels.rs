@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::approvals;
 use crate::app::App;
 use crate::cli::observe::find;
-use crate::cli::shared::admin_api::{fetch_once, put_if_match};
+use crate::cli::shared::admin_api::{fetch_once, request_if_match};
 use crate::cli::shared::args::{
     ApprovalsCommand, ApprovalsDecision, ApprovalsQuery, ApprovalsView, LabelsCommand, LabelsQuery,
     SeenTags,
@@ -19,20 +19,20 @@ use crate::cli::shared::reach::Reach;
 use crate::cli::shared::runtime::runtime;
 use crate::cli::shared::user::user;
 use base::platform::wall_clock;
-use calls::labels::LabelledPrompt;
+use calls::labels::{LabelChange, LabelledPrompt};
 use domain::approval::Decider;
 use domain::name::version_name;
 use domain::text::percent;
 use domain::text::similar::suggestion;
+use http::Method;
 
 /// The path of labels in the admin API.
 const PATH: &str = "/api/v1/labels";
 
-/// A move that is asked for.
+/// A change that is asked for.
 struct Wanted<'a> {
     name: &'a str,
-    label: &'a str,
-    version: u32,
+    change: LabelChange<'a>,
     why: Option<&'a str>,
 }
 
@@ -40,21 +40,23 @@ struct Wanted<'a> {
 ///
 /// # Errors
 /// With exit code 64 for mistakes in the configuration and unknown prompts; with 1 if the label was
-/// not moved.
+/// not changed.
 pub(crate) fn run(command: LabelsCommand) -> Result<(), Failure> {
     match command {
         LabelsCommand::List(query) => {
             let prompts = on_runtime(prompts(&query))?;
             query.output.print(&prompts, &table_or(NONE, &COLUMNS, elements(&prompts)))
         }
-        LabelsCommand::Set { name, label, version, approve, reason, query } => {
+        LabelsCommand::Set { name, label, version, new, approve, reason, query } => {
             if approve {
                 approvals::run(&approval_of(&name, version, reason.clone(), &query))?;
             }
-            let why = reason.as_deref();
-            let wanted = Wanted { name: &name, label: &label, version, why };
-            let done = on_runtime(set(&query, &wanted))?;
-            query.output.print(&done, &printable(&set_text(&done, &wanted)))
+            let change = LabelChange { label: &label, version: Some(version), is_new: new };
+            change_label(&query, &Wanted { name: &name, change, why: reason.as_deref() })
+        }
+        LabelsCommand::Remove { name, label, reason, query } => {
+            let change = LabelChange { label: &label, version: None, is_new: false };
+            change_label(&query, &Wanted { name: &name, change, why: reason.as_deref() })
         }
         LabelsCommand::History(mut query) => {
             query.period.since.get_or_insert_with(|| "365d".to_owned());
@@ -82,6 +84,11 @@ fn approval_of(
         seen: SeenTags { tags: Vec::new() },
         decision: ApprovalsDecision { why, query },
     }
+}
+
+fn change_label(query: &LabelsQuery, wanted: &Wanted<'_>) -> Result<(), Failure> {
+    let done = on_runtime(set(query, wanted))?;
+    query.output.print(&done, &printable(&set_text(&done, wanted)))
 }
 
 fn on_runtime<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
@@ -113,15 +120,23 @@ async fn own_gateway(query: &LabelsQuery) -> Result<App, Failure> {
 }
 
 async fn set(query: &LabelsQuery, wanted: &Wanted<'_>) -> Result<Value, Failure> {
-    let Wanted { name, label, version, why } = *wanted;
+    let Wanted { name, change, why } = *wanted;
     if let Some(url) = Reach::running_admin(&query.file) {
         let document = fetch_once(&url, PATH).await?;
         let prompt = named(&document["prompts"], name)?;
         let segment = percent::encoded_segment;
-        let path = format!("{PATH}/{}/{}", segment(name), segment(label));
-        let body = json!({"version": version, "by": user(), "why": why});
+        let path = format!("{PATH}/{}/{}", segment(name), segment(change.label));
+        let mut body = json!({"by": user(), "why": why});
+        let method = match change.version {
+            Some(version) => {
+                body["version"] = version.into();
+                body["new"] = change.is_new.into();
+                Method::PUT
+            }
+            None => Method::DELETE,
+        };
         let tag = prompt["tag"].as_str().unwrap_or_default();
-        return put_if_match(&url, &path, tag, &body).await;
+        return request_if_match(method, &url, &path, tag, &body).await;
     }
     let app = own_gateway(query).await?;
     let moved = set_here(&app, wanted).await;
@@ -130,7 +145,7 @@ async fn set(query: &LabelsQuery, wanted: &Wanted<'_>) -> Result<Value, Failure>
 }
 
 async fn set_here(app: &App, wanted: &Wanted<'_>) -> Result<Value, Failure> {
-    let Wanted { name, label, version, why } = *wanted;
+    let Wanted { name, change, why } = *wanted;
     let router = app.router();
     let labels = router.labels();
     named(&documents(&labels.prompts()), name)?;
@@ -138,9 +153,9 @@ async fn set_here(app: &App, wanted: &Wanted<'_>) -> Result<Value, Failure> {
     let why = why.map(str::to_owned);
     let decider = Decider::at_command_line(user(), why, wall_clock());
     let tag = Some(prompt.tag.clone());
-    let moved = labels.move_to(&prompt, label, version, tag, &decider).await;
+    let moved = labels.move_to(&prompt, change, tag, &decider).await;
     let from = moved.map_err(|error| Failure::new(printable(&error.to_string())))?;
-    Ok(json!(prompt.moved(label, from, version)))
+    Ok(json!(prompt.moved(change, from)))
 }
 
 /// The prompts as the admin API lists them.
@@ -164,10 +179,11 @@ fn unknown(name: &str, prompts: &Value) -> Failure {
 }
 
 fn set_text(done: &Value, wanted: &Wanted<'_>) -> String {
-    let Wanted { name, label, version, .. } = wanted;
-    match done["from"].as_u64() {
-        Some(from) => format!("{label} of {name}: version {from} → {version}"),
-        None => format!("{label} of {name}: version {version}"),
+    let Wanted { name, change: LabelChange { label, version, .. }, .. } = wanted;
+    match (done["from"].as_u64(), version) {
+        (_, None) => format!("{label} of {name}: removed"),
+        (Some(from), Some(version)) => format!("{label} of {name}: version {from} → {version}"),
+        (None, Some(version)) => format!("{label} of {name}: version {version}"),
     }
 }
 

@@ -37,15 +37,16 @@ pub(crate) async fn send_if_match(
     request_once(&egress()?, url, path, request).await
 }
 
-/// Puts a JSON document with `If-Match: tag`, and returns the answer.
-pub(crate) async fn put_if_match(
+/// Sends a JSON document with `If-Match: tag`, and returns the answer.
+pub(crate) async fn request_if_match(
+    method: Method,
     url: &str,
     path: &str,
     tag: &str,
     body: &Value,
 ) -> Result<Value, Failure> {
     let mut request = post(path, body);
-    *request.method_mut() = Method::PUT;
+    *request.method_mut() = method;
     request.headers_mut().insert(IF_MATCH, tag_header(tag)?);
     request_once(&egress()?, url, path, request).await
 }

@@ -530,9 +530,26 @@ pub(crate) enum LabelsCommand {
         label: String,
         /// Number of the version
         version: u32,
+        /// Make a label that the prompt does not have yet
+        #[arg(long)]
+        new: bool,
         /// Approve the version first
         #[arg(long)]
         approve: bool,
+        /// Reason, for the audit log
+        #[arg(long = "why", value_name = "TEXT", alias = "reason")]
+        reason: Option<String>,
+        #[command(flatten)]
+        query: LabelsQuery,
+    },
+    /// Remove a label (needs admin.write where a gateway runs)
+    ///
+    /// The label by which the upstream serves its prompts cannot be removed.
+    Remove {
+        /// Public name of a prompt
+        name: String,
+        /// Label, such as candidate
+        label: String,
         /// Reason, for the audit log
         #[arg(long = "why", value_name = "TEXT", alias = "reason")]
         reason: Option<String>,

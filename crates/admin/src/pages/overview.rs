@@ -360,7 +360,7 @@ async fn first_steps(
 }
 
 /// The events of the feed: decisions, reloads, definitions, upstreams, and people who sign in.
-const CHANGES: [&str; 33] = [
+const CHANGES: [&str; 34] = [
     "prompt_approved",
     "prompt_approved_by_one",
     "prompt_rejected",
@@ -382,6 +382,7 @@ const CHANGES: [&str; 33] = [
     "login_forgotten",
     "account_revoked",
     "label_moved",
+    "label_removed",
     "rollout_rolled_back",
     "rollout_rearmed",
     "child_started",

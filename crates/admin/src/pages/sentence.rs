@@ -35,6 +35,7 @@ const SENTENCES: &[(&str, &str)] = &[
     ("driver_failed", "The connection task of {upstream} *failed*"),
     ("gap", "{count:record} *could not be written*, from number {from_seq} on"),
     ("label_moved", "{by} moved the label {label} of {prompt} to version {to}[: {why}]"),
+    ("label_removed", "{by} removed the label {label} of {prompt}[: {why}]"),
     ("list_changed", "The list of prompts changed: {prompts:prompt}"),
     ("list_slowed", "The list of {upstream} changes again and again and is fetched less often"),
     ("log_replaced", "The audit log continues in another folder[: {by}]"),

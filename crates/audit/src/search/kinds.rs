@@ -26,7 +26,7 @@ const DECISIONS: &[&str] = &[
 /// Names that stand for several types.
 const GROUPS: [(&str, &[&str]); 4] = [
     ("decisions", DECISIONS),
-    ("labels", &["label_moved"]),
+    ("labels", &["label_moved", "label_removed"]),
     ("sign-ins", &["admin_login", "admin_login_failed", "admin_logout"]),
     (
         "changes",

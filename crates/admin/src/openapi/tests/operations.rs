@@ -1,5 +1,6 @@
 //! The operations of the API: the documents of each route, and its responses.
 
+use http::Method;
 use schemars::JsonSchema;
 use serde_json::json;
 
@@ -13,7 +14,7 @@ use crate::approvals::{ApprovalList, Decided, DecisionRequest, ExaminedApproval}
 use crate::documents::{
     CatalogDocument, Liveness, Readiness, ReloadCounts, Replicas, Status, UpstreamsDocument,
 };
-use crate::labels::{Labels, MoveRequest};
+use crate::labels::{Labels, MoveRequest, RemovalRequest};
 use crate::pages::trial::{Completion, Trial};
 use crate::rollouts::{RearmRequest, Rearmed, RolloutsDocument};
 use crate::routes::Route;
@@ -29,6 +30,7 @@ pub(super) fn of(route: &Route, schemas: &mut Schemas) -> Operation {
     match path.split('/').nth(1) {
         Some("approvals") => of_approvals(path, schemas),
         Some("prompts") => of_prompts(path, schemas),
+        Some("labels") if path != "/labels" => of_label(route, schemas),
         Some("labels" | "rollouts" | "accounts") => of_owned(path, schemas),
         _ => of_gateway(path, schemas),
     }
@@ -166,20 +168,26 @@ fn of_owned(path: &str, schemas: &mut Schemas) -> Operation {
             "The library prompts that have versions, with their labels.",
             schemas,
         ),
-        "/labels/{name}/{label}" => {
-            let moved = "The label has moved, or waits for a second person.";
-            let operation =
-                action::<MoveRequest, MovedLabel>("Moves a label to a version.", moved, schemas);
-            let refused = "The move is refused, such as to a version that does not exist.";
-            operation
-                .if_match("The `tag` of the prompt in /api/v1/labels.")
-                .or(404, response("No prompt of this name has versions.", &failure))
-                .or(409, response(refused, &failure))
-                .or(412, response("The labels of the prompt have changed since.", &failure))
-                .or_shared(&[428])
-        }
         _ => panic!("{path} has no description"),
     }
+}
+
+fn of_label(route: &Route, schemas: &mut Schemas) -> Operation {
+    let failure = schemas.failure();
+    let changed = if route.method == Method::PUT {
+        let summary = "Moves a label to a version.";
+        action::<MoveRequest, MovedLabel>(summary, "The label has moved.", schemas)
+    } else {
+        let summary = "Removes a label, unless the upstream serves by it.";
+        action::<RemovalRequest, MovedLabel>(summary, "The label is removed.", schemas)
+    };
+    let refused = "The change is refused, such as a move to a version that does not exist.";
+    changed
+        .if_match("The `tag` of the prompt in /api/v1/labels.")
+        .or(404, response("No prompt of this name has versions.", &failure))
+        .or(409, response(refused, &failure))
+        .or(412, response("The labels of the prompt have changed since.", &failure))
+        .or_shared(&[428])
 }
 
 fn document<T: JsonSchema>(summary: &'static str, schemas: &mut Schemas) -> Operation {

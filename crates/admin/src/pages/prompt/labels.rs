@@ -197,8 +197,9 @@ fn move_row(entry: &LogEntry) -> MoveRow {
         None => String::new(),
     };
     let (label, from, to) = (member("label"), member("from"), member("to"));
-    let what = match from.as_str() {
-        "" => format!("{label} to {to}"),
+    let what = match [from.as_str(), to.as_str()] {
+        [_, ""] => format!("{label} removed"),
+        ["", _] => format!("{label} to {to}"),
         _ => format!("{label} from {from} to {to}"),
     };
     MoveRow { time: entry.time.clone(), what, by: member("by"), why: member("why") }
