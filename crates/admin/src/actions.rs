@@ -512,9 +512,11 @@ impl AdminServer {
             return Err(PageError::new(StatusCode::BAD_REQUEST, "Choose a version."));
         };
         let why = form.some("why").map(str::to_owned);
-        let wanted = MoveRequest { version, new: false, by: Some(visitor.id.clone()), why };
-        let names = [form.get("prompt"), form.get("label")];
-        match labels::put(&self.state, names, wanted, visitor, form.some("tag")).await {
+        let decider = visitor.decider(Some(visitor.id.clone()), why);
+        let name = form.get("prompt");
+        let change =
+            LabelChange { label: form.get("label"), version: Some(version), is_new: false };
+        match labels::change(&self.state, name, change, &decider, form.some("tag")).await {
             Ok(_) => {
                 let page = percent::encoded_segment(page);
                 Ok(AdminAnswer::moved(&format!("/prompts/{page}/versions")))

@@ -111,7 +111,7 @@ const TESTER: Option<Role> = Some(Role::Tester);
 const APPROVER: Option<Role> = Some(Role::Approver);
 
 /// A path without names comes before one that it matches, too.
-pub(super) static ROUTES: [Route; 58] = [
+pub(super) static ROUTES: [Route; 59] = [
     get("/livez", None, Handler::Livez),
     get("/readyz", None, Handler::Readyz),
     get("/metrics", VIEWER, Handler::Metrics),
