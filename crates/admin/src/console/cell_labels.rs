@@ -7,28 +7,22 @@ pub(crate) fn with_cell_labels(html: &str) -> String {
     let mut out = String::with_capacity(html.len() + html.len() / 8);
     let mut labels: Vec<String> = Vec::new();
     let mut is_heading = false;
-    let mut is_card = false;
     let mut column = 0;
     for (index, part) in html.split('<').enumerate() {
-        if index > 0 {
-            out.push('<');
-        }
+        out.push_str(if index > 0 { "<" } else { "" });
         let (tag, text) = part.split_once('>').unwrap_or((part, ""));
         let mut rest = part;
         match tag.split(' ').next().unwrap_or_default() {
             "table" => {
-                is_card = !["class=\"sides\"", "class=\"plain\""].iter().any(|c| tag.contains(c));
+                labels.clear();
+                is_heading = !["sides", "plain"].iter().any(|class| tag.contains(class));
             }
-            "thead" => labels.clear(),
             "/thead" => is_heading = false,
             "tr" => column = 0,
-            "th" if tag.contains("scope=\"col\"") => {
-                is_heading = is_card;
-                labels.push(String::new());
-            }
+            "th" if is_heading => labels.push(String::new()),
             "th" => column += 1,
             "td" => {
-                let label = labels.get(column).filter(|_| is_card && !tag.contains("data-label"));
+                let label = labels.get(column).filter(|_| !tag.contains("data-label"));
                 if let Some(label) = label {
                     out.push_str(&format!("td data-label=\"{label}\""));
                     rest = &part["td".len()..];

@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use askama::Template;
 
-use super::known_names::KnownNames;
+use super::known_names::{KnownNames, known_names};
 use super::sentence::sentence;
 use super::{Page, PageError, PageResult};
 use crate::console::ConsoleSection;
@@ -120,7 +120,7 @@ pub(super) async fn audit(state: &AdminState, request: &PageRequest) -> PageResu
         verified: verified(state.regular_verification.last().as_ref()),
         is_own_search: is_own_search(&params),
         presets: presets(&params),
-        names: KnownNames::new(state),
+        names: known_names(state),
         params,
     })
 }

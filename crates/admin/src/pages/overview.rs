@@ -42,6 +42,7 @@ pub(super) struct Overview {
 }
 
 /// A number that leads to the page with its details.
+#[derive(Default)]
 struct Tile {
     value: String,
     label: String,
@@ -262,22 +263,20 @@ fn tiles_of_traffic(traffic: &Traffic, span: TimeSpan) -> Vec<Tile> {
         value: traffic.uses.to_string(),
         label: format!("use{} in the {when}", if traffic.uses == 1 { "" } else { "s" }),
         page: format!("/usage?span={key}"),
-        severity: "",
-        note: String::new(),
+        ..Tile::default()
     };
     let failed = Tile {
         value: format!("{} %", number(share)),
         label: format!("failed in the {when}"),
         page: format!("/usage?span={key}&sort=failures"),
         severity: if is_bad { "bad" } else { "" },
-        note: if is_bad { "high".to_owned() } else { String::new() },
+        note: if is_bad { "high" } else { "" }.to_owned(),
     };
     let p95 = Tile {
         value: traffic.p95_ms.map_or("–".to_owned(), |ms| format!("{} ms", number(ms))),
         label: format!("95th percentile, {when}"),
         page: format!("/usage?by=upstream&span={key}"),
-        severity: "",
-        note: String::new(),
+        ..Tile::default()
     };
     vec![uses, failed, p95]
 }

@@ -7,7 +7,7 @@ use askama::Template;
 use http::StatusCode;
 use serde_json::json;
 
-use super::known_names::KnownNames;
+use super::known_names::{KnownNames, known_names};
 use super::traffic::{LAST_DAY, SPANS, TimeSpan, Traffic, of_report};
 use super::{Page, PageError, PageResult};
 use crate::console::text::{Html, cell};
@@ -140,7 +140,7 @@ pub(super) async fn usage(state: &AdminState, request: &PageRequest) -> PageResu
         label: span.label,
         params: params.clone(),
         views: state.config.views.iter().map(|view| view.name.clone()).collect(),
-        names: KnownNames::new(state),
+        names: known_names(state),
     })
 }
 
