@@ -465,7 +465,7 @@ impl AdminServer {
     /// page, and leads to the next prompt that waits.
     async fn decide_in_console(&self, visitor: &Visitor, form: &Params) -> PageResult<AdminAnswer> {
         let action = match form.get("action") {
-            "approve" => Action::Approve { unseen: false },
+            "approve" => Action::Approve { unseen: false, partial: false },
             "reject" => Action::Reject,
             // Both affect every caller, so a click alone is not enough: a reason is needed.
             "withdraw" | "rollback" if form.get("why").trim().is_empty() => {
@@ -486,10 +486,17 @@ impl AdminServer {
             to: form.some("to").map(str::to_owned),
             unseen: form.some("unseen").is_some(),
             variants: form.some("variant").map(str::to_owned).into_iter().collect(),
+            partial: decided.len() > 1,
         };
         let tags: Vec<&str> = form.all("tag").filter(|tag| !tag.is_empty()).collect();
         let if_match = (!tags.is_empty()).then(|| tags.join(","));
         match approvals::decide(&self.state, action, decision, visitor, if_match.as_deref()).await {
+            Ok(done) if !done.refused.is_empty() => {
+                let refused = done.refused.iter().map(|(name, why)| format!("{name}: {why}"));
+                let refused = refused.collect::<Vec<_>>().join("; ");
+                let message = format!("Approved, except for: {refused}.");
+                Err(PageError::new(StatusCode::CONFLICT, message))
+            }
             Ok(_) => {
                 let last = decided.last().cloned().unwrap_or_default();
                 let next = pages::approvals::next_waiting(&self.state, &decided);

@@ -15,7 +15,7 @@ use super::AdminState;
 use super::answer::{AdminAnswer, ErrorDocument};
 use super::sign_in::Visitor;
 use ::approvals::json::{ApprovalDocument, ShownApproval, tag};
-use ::approvals::{Action, ApprovalError, DecisionOutcome, Examined, examine_all, notes};
+use ::approvals::{Action, ApprovalError, DecisionOutcome, Examined, examine_all};
 use audit::usage::RecentUses;
 use base::platform::wall_clock;
 use base::seal;
@@ -47,6 +47,9 @@ pub(super) struct DecisionRequest {
     /// first eight or more digits.
     #[serde(default)]
     pub variants: Vec<String>,
+    /// Whether to approve the prompts that can be approved, and to name the others in `refused`.
+    #[serde(default)]
+    pub partial: bool,
 }
 
 /// A decision that was not carried out.
@@ -61,6 +64,8 @@ pub(super) struct ApprovalList {
     lock: String,
     /// Whether `admin.write` is set.
     takes_decisions: bool,
+    /// Whether each decision needs a reason (`approvals.require_reason`).
+    requires_reason: bool,
     prompts: Vec<ListedApproval>,
 }
 
@@ -94,6 +99,8 @@ pub(super) struct Decided {
     prompts: DecidedPrompts,
     /// Prompts that another person must approve, too.
     needs_second_person: Vec<String>,
+    /// Prompts that a partial approval has left out, with the reasons.
+    pub refused: BTreeMap<String, String>,
     /// Digest of the lock file.
     lock: String,
     /// Whether the gateway uses the new lock file.
@@ -143,6 +150,7 @@ fn document(state: &AdminState, rows: &[ApprovalRow]) -> ApprovalList {
     ApprovalList {
         lock: state.approvals.lock_digest().to_owned(),
         takes_decisions: state.admin.write,
+        requires_reason: state.approvals.requires_reason(),
         prompts: rows.iter().map(row).collect(),
     }
 }
@@ -215,19 +223,21 @@ pub(super) async fn decide(
         Action::Approve { .. } if !decision.variants.is_empty() => {
             Action::ApproveVariants { digests: decision.variants }
         }
-        Action::Approve { .. } => Action::Approve { unseen: decision.unseen },
+        Action::Approve { .. } => {
+            Action::Approve { unseen: decision.unseen, partial: decision.partial }
+        }
         action => action,
     };
-    let notes = notes(&action, &examined);
     let decider = visitor.decider(decision.by, decision.why);
     let outcome = state.approvals.decide(&action, examined, Some(lock), &decider).await;
-    let DecisionOutcome { lock, half, .. } = outcome.map_err(refusal)?;
+    let DecisionOutcome { lock, half, refused, notes, .. } = outcome.map_err(refusal)?;
     let applied = timeout(APPLIED, state.approvals.lock_in_use(&lock.digest)).await;
     let mut decided = decision.prompts;
-    decided.retain(|name| !half.contains(name));
+    decided.retain(|name| !half.contains(name) && !refused.contains_key(name));
     Ok(Decided {
         prompts: DecidedPrompts::of(&action, decided),
         needs_second_person: half,
+        refused,
         lock: lock.digest,
         applied: applied.is_ok(),
         notes,
@@ -257,7 +267,8 @@ async fn decided_on(
     if is_of_document && matches!(action, Action::RollBack { .. } | Action::Withdraw) {
         return Ok(seen);
     }
-    let examined = examine_all(&state.approvals, chosen).await.map_err(refusal)?;
+    let examined = examine_all(&state.approvals, chosen).await.into_iter();
+    let examined: Vec<_> = examined.collect::<Result<_, _>>().map_err(refusal)?;
     let is_as_shown = if is_of_document {
         examined.iter().zip(&seen).all(|(now, seen)| now.is_as_seen(seen))
     } else {

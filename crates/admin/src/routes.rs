@@ -110,6 +110,9 @@ const VIEWER: Option<Role> = Some(Role::Viewer);
 const TESTER: Option<Role> = Some(Role::Tester);
 const APPROVER: Option<Role> = Some(Role::Approver);
 
+/// The body of a request has its options.
+const APPROVE: Action = Action::Approve { unseen: false, partial: false };
+
 /// A path without names comes before one that it matches, too.
 pub(super) static ROUTES: [Route; 59] = [
     get("/livez", None, Handler::Livez),
@@ -128,7 +131,7 @@ pub(super) static ROUTES: [Route; 59] = [
     post("/api/v1/reload", APPROVER, Handler::Reload),
     post("/api/v1/audit/archived", TESTER, Handler::Archived),
     get("/api/v1/approvals", VIEWER, Handler::Document(approvals::answer)),
-    post("/api/v1/approvals/approve", APPROVER, Handler::Decide(Action::Approve { unseen: false })),
+    post("/api/v1/approvals/approve", APPROVER, Handler::Decide(APPROVE)),
     post("/api/v1/approvals/reject", APPROVER, Handler::Decide(Action::Reject)),
     post("/api/v1/approvals/withdraw", APPROVER, Handler::Decide(Action::Withdraw)),
     post("/api/v1/approvals/rollback", APPROVER, Handler::Decide(Action::RollBack { to: None })),

@@ -8,8 +8,8 @@ use domain::approval::BadReason;
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Action {
     /// Approves the offered versions. `unseen`: includes versions with only the definition
-    /// compared.
-    Approve { unseen: bool },
+    /// compared. `partial`: leaves out versions that cannot be approved, instead of refusing all.
+    Approve { unseen: bool, partial: bool },
     /// Approves variants that callers found, in addition to the approved version of one prompt.
     /// Each variant is named by its digest, or by its first 8 or more digits.
     ApproveVariants { digests: Vec<String> },

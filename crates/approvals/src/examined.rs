@@ -213,14 +213,11 @@ impl Examined {
     }
 }
 
-/// Examines several prompts, a few concurrently.
-///
-/// # Errors
-/// As [`Examined::now`].
+/// Examines several prompts, a few concurrently; each result is as of [`Examined::now`].
 pub async fn examine_all(
     approvals: &Arc<Approvals>,
     rows: Vec<ApprovalRow>,
-) -> Result<Vec<Examined>, ApprovalError> {
+) -> Vec<Result<Examined, ApprovalError>> {
     let mut examined = Vec::with_capacity(rows.len());
     let mut running = JoinSet::new();
     let mut rows = rows.into_iter().enumerate();
@@ -233,12 +230,12 @@ pub async fn examine_all(
         }
         match running.join_next().await {
             None => break,
-            Some(Ok((index, outcome))) => examined.push((index, outcome?)),
+            Some(Ok((index, outcome))) => examined.push((index, outcome)),
             Some(Err(error)) => std::panic::resume_unwind(error.into_panic()),
         }
     }
     examined.sort_by_key(|(index, _)| *index);
-    Ok(examined.into_iter().map(|(_, examined)| examined).collect())
+    examined.into_iter().map(|(_, examined)| examined).collect()
 }
 
 /// The previously known texts that differ from the texts in `now`.

@@ -145,6 +145,11 @@ impl Approvals {
         ApprovalRow { variants: self.router.unapproved_texts().variants(row), ..row.clone() }
     }
 
+    /// Whether each decision needs a reason.
+    pub fn requires_reason(&self) -> bool {
+        self.rules.requires_reason
+    }
+
     /// Returns the digest of the lock file that this configuration uses.
     pub fn lock_digest(&self) -> &str {
         &self.rules.lock.digest
@@ -267,8 +272,9 @@ impl Approvals {
         Some((place, library.clone()))
     }
 
-    /// Applies an action to all prompts or to none, and records it. `before` is the digest of the
-    /// lock file on which the decision is based; `None` for the current lock file.
+    /// Applies an action to all prompts or to none, except a partial approval, and records it.
+    /// `before` is the digest of the lock file on which the decision is based; `None` for the
+    /// current lock file.
     ///
     /// # Errors
     /// Nothing was changed.
@@ -291,12 +297,14 @@ impl Approvals {
         // A spawned task finishes the decision and its record even if the client disconnects.
         let deciding = self.shared.tasks.spawn(run_blocking(move || {
             let changed = change_lock(&rules, &action, &prompts, before.as_deref(), &attribution);
-            changed.map(|ChangedLock { lock, versions, events, half }| {
+            changed.map(|ChangedLock { lock, versions, events, half, refused }| {
                 for event in events {
                     let event = event.text("by", &attribution.by).text("via", via);
                     audit.note(event.optional_text("why", attribution.why.as_deref()));
                 }
-                DecisionOutcome { lock, versions, half }
+                prompts.retain(|examined| !refused.contains_key(&examined.row.public_name));
+                let notes = notes(&action, &prompts);
+                DecisionOutcome { lock, versions, half, refused, notes }
             })
         }));
         match deciding.await {
@@ -361,4 +369,8 @@ pub struct DecisionOutcome {
     pub versions: Vec<Version>,
     /// The public names of prompts that still need a second person's approval.
     pub half: Vec<String>,
+    /// The public names of prompts that a partial approval has left out, with the reasons.
+    pub refused: BTreeMap<String, String>,
+    /// Remarks, such as on texts that an approval does not cover.
+    pub notes: Vec<String>,
 }

@@ -1,9 +1,11 @@
 //! Decisions: changes of the lock file.
 
+use std::collections::BTreeMap;
+
 use super::action::{Action, ApprovalError, refused};
 use super::examined::Examined;
 use audit::record::AuditEvent;
-use catalog::approval::FoundVariant;
+use catalog::approval::{ApprovalRow, FoundVariant};
 use config::ApprovalRules;
 use config::lock::{Lock, LockError, Object, Objects, patch};
 use domain::approval::{Approval, ApprovalKind, Attribution, MIN_PREFIX, Version};
@@ -19,6 +21,8 @@ pub(super) struct ChangedLock {
     pub versions: Vec<Version>,
     pub events: Vec<AuditEvent>,
     pub half: Vec<String>,
+    /// The public names of prompts that a partial approval has left out, with the reasons.
+    pub refused: BTreeMap<String, String>,
 }
 
 /// Changes the lock file.
@@ -39,13 +43,24 @@ pub(super) fn change_lock(
     let mut versions = Vec::new();
     let mut events = Vec::new();
     let mut half = Vec::new();
+    let mut refused = BTreeMap::new();
     for examined in prompts {
         let row = &examined.row;
         let upstream = row.upstream.as_str();
         let raw_name = &*row.raw_name;
-        let approval = lock.approval_mut(row.kind, upstream, raw_name);
+        let known = lock.approval(row.kind, upstream, raw_name);
+        let mut approval = known.cloned().unwrap_or_default();
         let approved = approval.approved.as_ref().map(|decided| decided.version.clone());
-        let (kind, version) = apply(action, examined, approval, attribution, rules)?;
+        let (kind, version) = match apply(action, examined, &mut approval, attribution, rules) {
+            Err(ApprovalError::Refused { prompt, why })
+                if matches!(action, Action::Approve { partial: true, .. }) =>
+            {
+                refused.insert(prompt, why);
+                continue;
+            }
+            applied => applied?,
+        };
+        *lock.approval_mut(row.kind, upstream, raw_name) = approval;
         if kind == HALF_APPROVED {
             half.push(row.public_name.clone());
         }
@@ -60,28 +75,41 @@ pub(super) fn change_lock(
             }
             _ => {}
         }
-        let event = AuditEvent::new(kind).text("upstream", upstream);
-        let kind = (row.kind == ApprovalKind::Skill).then(|| row.kind.as_str());
-        let event = event.text("prompt", raw_name).optional_text("kind", kind);
-        let event = event.text("definition", &version.definition);
-        let event = event.optional_text("source", version.source.as_deref());
-        let variants = version.variants.iter().map(|(_, digest)| digest);
-        let texts = version.texts.values().chain(variants);
-        let texts: Vec<&str> = texts.map(|digest| &**digest).collect();
-        let texts = (!texts.is_empty()).then(|| texts.join(", "));
-        let event = event.optional_text("texts", texts.as_deref());
-        let before = approved.map(|version| version.definition);
-        events.push(event.optional_text("before", before.as_deref()));
+        events.push(event(kind, row, &version, approved));
         versions.push(version);
     }
+    if versions.is_empty() && !refused.is_empty() {
+        return Ok(ChangedLock { lock: old, versions, events, half, refused });
+    }
     match store.replace(&old.digest, &lock, &objects) {
-        Ok(lock) => Ok(ChangedLock { lock, versions, events, half }),
+        Ok(lock) => Ok(ChangedLock { lock, versions, events, half, refused }),
         Err(error @ LockError::ReadOnly { .. }) => match patch(store, &old, &lock, &objects) {
             Some(patch) => Err(ApprovalError::ReadOnly { error, patch }),
             None => Err(error.into()),
         },
         Err(error) => Err(error.into()),
     }
+}
+
+/// Returns the record of a decision. `before` is the version that was approved before it.
+fn event(
+    kind: &'static str,
+    row: &ApprovalRow,
+    version: &Version,
+    before: Option<Version>,
+) -> AuditEvent {
+    let event = AuditEvent::new(kind).text("upstream", row.upstream.as_str());
+    let kind = (row.kind == ApprovalKind::Skill).then(|| row.kind.as_str());
+    let event = event.text("prompt", &row.raw_name).optional_text("kind", kind);
+    let event = event.text("definition", &version.definition);
+    let event = event.optional_text("source", version.source.as_deref());
+    let variants = version.variants.iter().map(|(_, digest)| digest);
+    let texts = version.texts.values().chain(variants);
+    let texts: Vec<&str> = texts.map(|digest| &**digest).collect();
+    let texts = (!texts.is_empty()).then(|| texts.join(", "));
+    let event = event.optional_text("texts", texts.as_deref());
+    let before = before.map(|version| version.definition);
+    event.optional_text("before", before.as_deref())
 }
 
 /// The event of an approval by the first of two people.
@@ -122,7 +150,7 @@ fn apply(
         offered.ok_or_else(|| refused(row, why))
     };
     match action {
-        Action::Approve { unseen } => {
+        Action::Approve { unseen, .. } => {
             let version = offered()?;
             check_seen(examined, *unseen, rules).map_err(|why| refused(row, why))?;
             approve(approval, version, attribution, examined, rules)

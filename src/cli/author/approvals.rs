@@ -17,7 +17,7 @@ use crate::cli::shared::load::demand;
 use crate::cli::shared::output::{Column, elements, is_styled, printable, prompts, table_or};
 use crate::cli::shared::runtime::runtime;
 use approvals::{Action, Examined, examine_all, notes};
-use desk::{ApprovalBackend, Need, OwnGateway, Shown};
+use desk::{ApprovalBackend, Need, Outcome, OwnGateway, Shown};
 use review::marked;
 
 /// Runs one of the commands.
@@ -38,22 +38,35 @@ pub(crate) fn run(command: &ApprovalsCommand) -> Result<(), Failure> {
         ApprovalsCommand::Diff { prompt, query } => at_desk(query, Need::Texts, async |desk| {
             diff(desk, prompt.as_deref(), &query.view).await
         }),
-        ApprovalsCommand::Approve { prompts, all_of, yes, unseen, variant, seen, decision } => {
+        ApprovalsCommand::Approve {
+            prompts,
+            all_of,
+            yes,
+            diff,
+            unseen,
+            variant,
+            seen,
+            decision,
+        } => {
             if !variant.is_empty() && prompts.len() != 1 {
                 return Err(Failure::usage("--variant is of one prompt."));
             }
             decide_at_desk(decision, async |desk| {
-                let names = match all_of {
-                    Some(upstream) => desk.of_upstream(upstream).await?,
-                    None => prompts.clone(),
-                };
-                let shown = desk.look_at(&names).await?;
+                let unseen = *unseen;
+                if let Some(upstream) = all_of {
+                    let (shown, failed) = look_at_all(desk, upstream).await?;
+                    check_seen(&shown, seen)?;
+                    let action = Action::Approve { unseen, partial: true };
+                    approve(desk, &action, shown, *diff, *yes, decision).await?;
+                    return failed;
+                }
+                let shown = desk.look_at(prompts).await?;
                 check_seen(&shown, seen)?;
                 let action = match variant.as_slice() {
-                    [] => Action::Approve { unseen: *unseen },
+                    [] => Action::Approve { unseen, partial: false },
                     digests => Action::ApproveVariants { digests: digests.to_vec() },
                 };
-                approve(desk, &action, shown, all_of.is_some(), *yes, decision).await
+                approve(desk, &action, shown, true, *yes, decision).await
             })
         }
         ApprovalsCommand::Reject { prompts, seen, decision, .. } => {
@@ -130,8 +143,10 @@ async fn status(desk: &ApprovalBackend, view: &ApprovalsView) -> Result<(), Fail
         ApprovalBackend::Running(_) => (desk.rows().await?, Vec::new()),
         ApprovalBackend::Own(own) => {
             let examined = examine_all(&own.approvals, own.approvals.rows()).await;
+            let examined = examined.into_iter().collect::<Result<Vec<_>, _>>();
             let examined = examined.map_err(|error| Failure::new(error.to_string()))?;
-            let mut notes = notes(&Action::Approve { unseen: false }, &examined);
+            let approve = Action::Approve { unseen: false, partial: false };
+            let mut notes = notes(&approve, &examined);
             notes.extend(own.approvals.unused_probes(&examined));
             (examined.iter().map(|examined| own.row(examined)).collect(), notes)
         }
@@ -198,15 +213,20 @@ async fn unapproved(desk: &ApprovalBackend) -> Result<Vec<Shown>, Failure> {
 }
 
 async fn check(own: &OwnGateway, view: &ApprovalsView) -> Result<(), Failure> {
-    let examined = examine_all(&own.approvals, own.approvals.rows()).await;
-    let examined = examined.map_err(|error| Failure::new(error.to_string()))?;
     let mut shown = Vec::new();
-    for examined in examined.iter().filter(|examined| examined.is_unapproved()) {
-        shown.push(own.shown(examined.clone()).await);
+    let mut failures: Vec<String> = own.failures().collect();
+    for examined in examine_all(&own.approvals, own.approvals.rows()).await {
+        match examined {
+            Err(error) => failures.push(printable(&error.to_string())),
+            Ok(examined) => {
+                failures.extend(unverified(&examined));
+                if examined.is_unapproved() {
+                    shown.push(own.shown(examined).await);
+                }
+            }
+        }
     }
     let (json, text) = differences(&shown);
-    let unverified = examined.iter().filter_map(unverified);
-    let failures: Vec<String> = own.failures().chain(unverified).collect();
     let report = json!({"unapproved": json, "failures": failures});
     if shown.is_empty() && failures.is_empty() {
         return view.output.print(&report, "Everything that is offered is approved.");
@@ -231,11 +251,30 @@ fn unverified(examined: &Examined) -> Option<String> {
     Some(printable(&format!("{name}: its text with {arguments} cannot be had: {why}")))
 }
 
+/// Examines the prompts that an upstream offers. Names those that cannot be examined, which is the
+/// failure of the command after its work on the others.
+async fn look_at_all(
+    desk: &ApprovalBackend,
+    upstream: &str,
+) -> Result<(Vec<Shown>, Result<(), Failure>), Failure> {
+    let names = desk.of_upstream(upstream).await?;
+    let mut shown = Vec::with_capacity(names.len());
+    let mut failed = Vec::new();
+    for look in desk.look_at_each(&names).await? {
+        match look {
+            Ok(look) => shown.push(look),
+            Err(failure) => failed.push(failure.to_string()),
+        }
+    }
+    let failure = || Err(Failure::new(format!("Not examined:\n{}", failed.join("\n"))));
+    Ok((shown, if failed.is_empty() { Ok(()) } else { failure() }))
+}
+
 async fn approve(
     desk: &ApprovalBackend,
     action: &Action,
     shown: Vec<Shown>,
-    is_all: bool,
+    shows_diff: bool,
     yes: bool,
     decision: &ApprovalsDecision,
 ) -> Result<(), Failure> {
@@ -247,10 +286,12 @@ async fn approve(
         let report = json!({"approved": [], "lock": desk.lock().await?});
         return decision.query.view.output.print(&report, &text);
     }
-    if is_all {
+    if matches!(action, Action::Approve { partial: true, .. }) {
         eprintln!("{}", summary(&new, approved.len()));
     }
-    show(&new);
+    if shows_diff {
+        show(&new);
+    }
     if !yes {
         confirm(&format!("Approve {}", prompts(new.len())))?;
     }
@@ -267,12 +308,8 @@ fn summary(new: &[Shown], approved: usize) -> String {
     };
     let mut out = format!("{}: {}", prompts(new.len()), counted("state"));
     let _ = write!(out, "; {approved} approved already\nClasses: {}", counted("covers"));
-    for (noun, state) in [("New", "pending"), ("Changed", "changed"), ("Rejected", "rejected")] {
-        let names = new.iter().filter(|shown| shown.text("state") == state).map(Shown::name);
-        let names = names.collect::<Vec<_>>().join(", ");
-        if !names.is_empty() {
-            let _ = write!(out, "\n{noun}: {}", printable(&names));
-        }
+    for shown in new {
+        let _ = write!(out, "\n{}", shown.line());
     }
     let unseen = new.iter().filter(|shown| shown.json["unseen"].is_string()).map(Shown::name);
     let unseen = unseen.collect::<Vec<_>>().join(", ");
@@ -313,9 +350,30 @@ async fn decide(
     decision: &ApprovalsDecision,
 ) -> Result<(), Failure> {
     let outcome = desk.decide(action, shown, decision.why.clone()).await?;
-    let names = shown.iter().map(Shown::name);
-    let names: Vec<&str> =
-        names.filter(|name| !outcome.half.iter().any(|half| half == name)).collect();
+    let report = json!({
+        action.key(): outcome.decided(shown),
+        "needsSecondPerson": outcome.half,
+        "refused": outcome.refused,
+        "lock": outcome.lock,
+        "notes": outcome.notes,
+    });
+    decision.query.view.output.print(&report, &said(action, &outcome, shown).join("\n"))?;
+    match left(&outcome) {
+        None => Ok(()),
+        Some(left) => Err(Failure::new(left)),
+    }
+}
+
+/// Names the prompts that a partial approval has left out, with the reasons.
+fn left(outcome: &Outcome) -> Option<String> {
+    let lines = outcome.refused.iter().map(|(name, why)| format!("\n{name}: {why}"));
+    let lines = printable(&lines.collect::<String>());
+    (!lines.is_empty()).then(|| format!("Not approved:{lines}"))
+}
+
+/// The lines that report a decision.
+fn said(action: &Action, outcome: &Outcome, shown: &[Shown]) -> Vec<String> {
+    let names = outcome.decided(shown);
     let verb = match action {
         Action::Approve { .. } | Action::ApproveVariants { .. } => "Approved",
         Action::Reject => "Rejected",
@@ -324,7 +382,8 @@ async fn decide(
     };
     let mut lines = Vec::new();
     if !names.is_empty() {
-        let to = outcome.definition.filter(|_| matches!(action, Action::RollBack { .. }));
+        let to = outcome.definition.as_ref();
+        let to = to.filter(|_| matches!(action, Action::RollBack { .. }));
         let to = to.map(|to| format!(" to the version with the definition {to}"));
         lines.push(format!("{verb}: {}{}", names.join(", "), to.unwrap_or_default()));
     }
@@ -332,14 +391,11 @@ async fn decide(
         let half = outcome.half.join(", ");
         lines.push(format!("Approved by one of two: {half}; another person must approve, too"));
     }
+    if lines.is_empty() {
+        lines.push("Nothing was approved.".to_owned());
+    }
     lines.extend(outcome.notes.iter().cloned());
-    let report = json!({
-        action.key(): names,
-        "needsSecondPerson": outcome.half,
-        "lock": outcome.lock,
-        "notes": outcome.notes,
-    });
-    decision.query.view.output.print(&report, &printable(&lines.join("\n")))
+    lines.iter().map(|line| printable(line)).collect()
 }
 
 /// The differences of prompts, as JSON and as text that is safe to print.
@@ -351,11 +407,11 @@ fn differences(shown: &[Shown]) -> (Value, String) {
         row
     };
     for shown in shown {
-        let [name, state, why, diff] = ["name", "state", "reason", "diff"].map(|m| shown.text(m));
-        let _ = writeln!(text, "{}", printable(&format!("{name}: {state}: {why}")));
+        let _ = writeln!(text, "{}", shown.line());
         for seen in elements(&shown.json["seenOtherwise"]) {
             let _ = writeln!(text, "{}", printable(seen["message"].as_str().unwrap_or_default()));
         }
+        let diff = shown.text("diff");
         let diff = if is_styled() { marked(diff, true) } else { printable(diff) };
         let _ = writeln!(text, "{diff}");
     }

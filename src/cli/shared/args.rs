@@ -326,12 +326,17 @@ pub(crate) enum ApprovalsCommand {
         /// Public names of prompts
         #[arg(value_name = "PROMPT", required_unless_present = "all_of")]
         prompts: Vec<String>,
-        /// Approve all prompts of an upstream, after a summary
+        /// Approve all prompts of an upstream that can be approved, after a summary
+        ///
+        /// Names the others with the reasons; then the exit code is 1.
         #[arg(long, value_name = "UPSTREAM", conflicts_with = "prompts", alias = "upstream")]
         all_of: Option<String>,
         /// Approve without asking
         #[arg(long, short)]
         yes: bool,
+        /// With --all-of: show the differences, too
+        #[arg(long, requires = "all_of")]
+        diff: bool,
         /// Approve prompts, too, of which only the definition can be compared
         #[arg(long)]
         unseen: bool,

@@ -4,6 +4,8 @@
 
 use serde::Serialize;
 use serde_json::{Value, json};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use crate::app::App;
@@ -12,11 +14,11 @@ use crate::cli::shared::admin_api::{fetch_once, has_token, send_if_match};
 use crate::cli::shared::args::ApprovalsQuery;
 use crate::cli::shared::failure::Failure;
 use crate::cli::shared::load::load;
-use crate::cli::shared::output::{elements, print, printable};
+use crate::cli::shared::output::{elements, print, printable, printable_line};
 use crate::cli::shared::reach::Reach;
 use crate::cli::shared::user::user;
 use approvals::json::{ApprovalDocument, ShownApproval};
-use approvals::{Action, ApprovalError, Approvals, Examined, examine_all, notes};
+use approvals::{Action, ApprovalError, Approvals, DecisionOutcome, Examined, examine_all};
 use base::platform::wall_clock;
 use calls::UpstreamStatus;
 use domain::approval::{Decider, Mode};
@@ -69,8 +71,19 @@ pub(super) struct Outcome {
     pub(super) notes: Vec<String>,
     /// Prompts that a second person must approve, too.
     pub(super) half: Vec<String>,
+    /// Prompts that a partial approval has left out, with the reasons.
+    pub(super) refused: BTreeMap<String, String>,
     /// The definition of a version that is approved again.
     pub(super) definition: Option<String>,
+}
+
+impl Outcome {
+    /// The names of the shown prompts on which was decided.
+    pub(super) fn decided<'a>(&self, shown: &'a [Shown]) -> Vec<&'a str> {
+        let is_decided =
+            |name: &&str| !self.refused.contains_key(*name) && self.half.iter().all(|h| h != name);
+        shown.iter().map(Shown::name).filter(is_decided).collect()
+    }
 }
 
 impl Shown {
@@ -84,6 +97,20 @@ impl Shown {
 
     pub(super) fn tag(&self) -> &str {
         self.text("tag").trim_matches('"')
+    }
+
+    /// Its name and state, in one line.
+    pub(super) fn line(&self) -> String {
+        let [name, state, why] = ["name", "state", "reason"].map(|member| self.text(member));
+        printable_line(&format!("{name}: {state}: {why}"))
+    }
+
+    /// The canonical JSON of a part of the offered version.
+    pub(super) fn object(&self, digest: &str) -> Option<Cow<'_, str>> {
+        match &self.examined {
+            Some(examined) => Some(examined.offered.as_ref()?.objects.get(digest)?.json()),
+            None => self.json["objects"][digest].as_str().map(Cow::from),
+        }
     }
 
     /// Whether the offered version is not approved.
@@ -182,19 +209,38 @@ impl ApprovalBackend {
 
     /// Examines prompts, with their texts and differences.
     pub(super) async fn look_at(&self, names: &[String]) -> Result<Vec<Shown>, Failure> {
+        self.look_at_each(names).await?.into_iter().collect()
+    }
+
+    /// Like [`Self::look_at`], but a failure concerns its prompt alone.
+    ///
+    /// # Errors
+    /// A prompt is unknown.
+    pub(super) async fn look_at_each(
+        &self,
+        names: &[String],
+    ) -> Result<Vec<Result<Shown, Failure>>, Failure> {
         match self {
-            Self::Own(own) => own.look_at(names).await,
+            Self::Own(own) => own.look_at_each(names).await,
             Self::Running(url) => {
-                let mut shown = Vec::with_capacity(names.len());
+                let mut looks = Vec::with_capacity(names.len());
                 for name in names {
                     let path = format!("{PATH}/{}", percent::encoded_segment(name));
-                    match fetch_once(url, &path).await {
-                        Ok(json) => shown.push(Shown { json, examined: None }),
-                        Err(failure) => return Err(self.unknown_or(name, failure).await),
-                    }
+                    looks.push(match fetch_once(url, &path).await {
+                        Ok(json) => Ok(Shown { json, examined: None }),
+                        Err(failure) => Err(self.unknown_or(name, failure).await),
+                    });
                 }
-                Ok(shown)
+                Ok(looks)
             }
+        }
+    }
+
+    /// Whether each decision needs a reason.
+    pub(super) async fn requires_reason(&self) -> Result<bool, Failure> {
+        match self {
+            Self::Own(own) => Ok(own.approvals.requires_reason()),
+            Self::Running(url) => Ok(fetch_once(url, PATH).await?["requiresReason"] == true),
         }
     }
 
@@ -306,8 +352,9 @@ async fn decide_there(
     let tags: Vec<String> = shown.iter().map(|shown| format!("\"{}\"", shown.tag())).collect();
     let mut body = json!({"prompts": names, "by": user(), "why": why});
     let verb = match action {
-        Action::Approve { unseen } => {
+        Action::Approve { unseen, partial } => {
             body["unseen"] = (*unseen).into();
+            body["partial"] = (*partial).into();
             "approve"
         }
         Action::ApproveVariants { digests } => {
@@ -331,7 +378,8 @@ async fn decide_there(
         notes.push("the gateway has not taken the lock file over yet".to_owned());
     }
     let half = texts("needsSecondPerson");
-    Ok(Outcome { lock: done["lock"].clone(), notes, half, definition: None })
+    let refused = serde_json::from_value(done["refused"].clone()).unwrap_or_default();
+    Ok(Outcome { lock: done["lock"].clone(), notes, half, refused, definition: None })
 }
 
 impl OwnGateway {
@@ -364,7 +412,7 @@ impl OwnGateway {
         row
     }
 
-    async fn look_at(&self, names: &[String]) -> Result<Vec<Shown>, Failure> {
+    async fn look_at_each(&self, names: &[String]) -> Result<Vec<Result<Shown, Failure>>, Failure> {
         let rows = self.approvals.rows();
         let find = |name: &String| {
             let found = rows.iter().find(|row| row.is_named(name)).cloned();
@@ -374,13 +422,14 @@ impl OwnGateway {
             })
         };
         let rows = names.iter().map(find).collect::<Result<Vec<_>, _>>()?;
-        let examined = examine_all(&self.approvals, rows).await;
-        let examined = examined.map_err(|error| Failure::new(error.to_string()))?;
-        let mut shown = Vec::with_capacity(examined.len());
-        for examined in examined {
-            shown.push(self.shown(examined).await);
+        let mut looks = Vec::with_capacity(rows.len());
+        for examined in examine_all(&self.approvals, rows).await {
+            looks.push(match examined {
+                Ok(examined) => Ok(self.shown(examined).await),
+                Err(error) => Err(Failure::new(error.to_string())),
+            });
         }
-        Ok(shown)
+        Ok(looks)
     }
 
     /// An examined prompt with its difference.
@@ -405,7 +454,6 @@ impl OwnGateway {
         let examined: Vec<Examined> =
             shown.iter().filter_map(|shown| shown.examined.clone()).collect();
         let decider = Decider::at_command_line(user(), why, wall_clock());
-        let notes = notes(action, &examined);
         let before = self.lock.lock().map(|lock| lock.clone()).ok();
         let outcome = self.approvals.decide(action, examined, before, &decider).await;
         let outcome = outcome.map_err(|error| match error {
@@ -420,7 +468,8 @@ impl OwnGateway {
             lock.clone_from(&outcome.lock.digest);
         }
         let definition = outcome.versions.first().map(|version| version.definition.to_string());
-        Ok(Outcome { lock: outcome.lock.digest.into(), notes, half: outcome.half, definition })
+        let DecisionOutcome { lock, notes, half, refused, .. } = outcome;
+        Ok(Outcome { lock: lock.digest.into(), notes, half, refused, definition })
     }
 }
 

@@ -89,7 +89,7 @@ async fn decide(
     let mut action = Action::Reject;
     if answer == Answer::Approve {
         let is_unseen = shown.json["unseen"].is_string();
-        action = Action::Approve { unseen: is_unseen };
+        action = Action::Approve { unseen: is_unseen, partial: false };
         if is_unseen && question("Type `unseen` to approve what cannot be compared: ")? != "unseen"
         {
             return print(&format!("Skipped: {name}"));

@@ -6,7 +6,7 @@ use askama::Template;
 use http::StatusCode;
 
 use super::change::Change;
-use crate::approvals::{self, Shown};
+use crate::approvals::{self, NotShown, Shown};
 use crate::console::ConsoleSection;
 use crate::console::filters;
 use crate::pages::{Page, PageError, PageResult};
@@ -24,6 +24,7 @@ pub(crate) struct SeveralPage {
 }
 
 /// The change of one prompt in short.
+#[derive(Default)]
 struct SummaryRow {
     name: String,
     upstream: String,
@@ -83,7 +84,13 @@ async fn summary(
     request: &PageRequest,
     name: &str,
 ) -> PageResult<SummaryRow> {
-    let Shown { examined, tag } = approvals::show(state, name, request.until).await?;
+    let Shown { examined, tag } = match approvals::show(state, name, request.until).await {
+        Err(NotShown::Failed(why)) => {
+            let alone = Some(why.to_string());
+            return Ok(SummaryRow { name: name.to_owned(), alone, ..SummaryRow::default() });
+        }
+        shown => shown?,
+    };
     let row = &examined.row;
     let change = Change::of(state, examined.clone(), request.rows).await;
     let alone = if !row.is_waiting() {
