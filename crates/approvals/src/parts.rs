@@ -112,7 +112,6 @@ impl VersionParts {
             let [old, new] = [old, new].map(text);
             write_diff(&ChangedPart { what, approved: &old, offered: &new }, &mut out);
         };
-        add("definition", self.definition.as_ref(), later.definition.as_ref());
         add("source", self.source.as_ref(), later.source.as_ref());
         let arguments: BTreeSet<_> = self.texts.keys().chain(later.texts.keys()).collect();
         for key in arguments {
@@ -126,6 +125,8 @@ impl VersionParts {
         for path in paths {
             add(&format!("file {path}"), self.files.get(path), later.files.get(path));
         }
+        // The digests in a definition follow from its files.
+        add("definition", self.definition.as_ref(), later.definition.as_ref());
         out + &unknown.concat()
     }
 }

@@ -91,6 +91,14 @@ pub fn marked_lines(diff: &str) -> Vec<DiffLine> {
     marked
 }
 
+/// Whether a line of a definition is the digest of a file, and nothing else.
+pub fn is_digest_line(line: &str) -> bool {
+    let Some((label, digest)) = line.split_once(": sha256:") else { return false };
+    let is_label =
+        label == "_meta.digest" || label.starts_with("resources[") && label.ends_with("].digest");
+    is_label && digest.len() == 64 && digest.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
 /// Returns the lines without signs, and their kinds. Lines within a range are never headings,
 /// because a text may contain lines that look like headings.
 fn kinds(diff: &str) -> Vec<(LineKind, &str)> {

@@ -1,5 +1,6 @@
 //! `promptgate approvals`: shows and changes which versions of prompts are approved.
 
+mod card;
 mod desk;
 mod review;
 
@@ -33,7 +34,7 @@ pub(crate) fn run(command: &ApprovalsCommand) -> Result<(), Failure> {
             at_desk(query, Need::States, async |desk| status(desk, &query.view).await)
         }
         ApprovalsCommand::Review(query) => {
-            at_desk(query, Need::Decisions, async |desk| review::review(desk, None).await)
+            at_desk(query, Need::Decisions, async |desk| review::review(desk).await)
         }
         ApprovalsCommand::Diff { prompt, query } => at_desk(query, Need::Texts, async |desk| {
             diff(desk, prompt.as_deref(), &query.view).await

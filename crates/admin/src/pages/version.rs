@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::definition::Definition;
 use super::message::MessageView;
-use approvals::words::{DiffLine, LineKind, MarkedLine};
+use approvals::words::{DiffLine, LineKind, MarkedLine, is_digest_line};
 use approvals::{
     ComparedMessage, VersionPart, VersionParts, compared_messages, compared_parts, compared_text,
 };
@@ -160,12 +160,13 @@ impl Comparison {
     /// Compares two versions, and the variants that callers found with the texts of the first one.
     pub(super) fn of(before: &VersionParts, after: &VersionParts, found: &[FoundVariant]) -> Self {
         let mut comparison = Self::default();
-        // The digest of a library's file stands in its definition, and the file is compared itself.
-        let is_library = before.source.is_some() && after.source.is_some();
+        // The digests of files stand in the definition, and the files are compared themselves.
+        let has_files = |parts: &VersionParts| parts.source.is_some() || !parts.files.is_empty();
+        let is_library = has_files(before) && has_files(after);
         comparison.add("Definition", &before.definition, &after.definition, |old, new| {
             let mut lines = compared_parts(old, new);
-            let has_digest = is_library && lines.iter().any(is_source_digest);
-            lines.retain(|line| !(is_library && is_source_digest(line)));
+            let has_digest = is_library && lines.iter().any(is_file_digest);
+            lines.retain(|line| !(is_library && is_file_digest(line)));
             let is_changed =
                 |line: &DiffLine| matches!(line.kind, LineKind::Added | LineKind::Removed);
             let is_same = has_digest && !lines.iter().any(is_changed);
@@ -248,10 +249,9 @@ impl Comparison {
     }
 }
 
-/// Whether a line is the digest of a library file, which is compared itself.
-fn is_source_digest(line: &DiffLine) -> bool {
-    matches!(line.kind, LineKind::Removed | LineKind::Added)
-        && line.text().starts_with("_meta.digest: ")
+/// Whether a line is the digest of a file, which is compared itself.
+fn is_file_digest(line: &DiffLine) -> bool {
+    matches!(line.kind, LineKind::Removed | LineKind::Added) && is_digest_line(&line.text())
 }
 
 /// A member of a canonical object. The empty text has no members.
@@ -378,12 +378,13 @@ mod tests {
             let (old, new) = (parts(old, has_source), parts(new, has_source));
             Comparison::of(&old, &new, &[]).sections.len()
         };
-        let with = |digest: &str| json!({"_meta": {"digest": digest}, "name": "p"});
-        assert_eq!(shown(with("one"), with("two"), true), 0, "the file is compared itself");
-        assert_eq!(shown(with("one"), with("two"), false), 1, "the server has written it");
-        assert_eq!(shown(with("one"), json!({"name": "q"}), true), 1);
+        let digest = |digit: &str| format!("sha256:{}", digit.repeat(64));
+        let with = |digit| json!({"_meta": {"digest": digest(digit)}, "name": "p"});
+        assert_eq!(shown(with("1"), with("2"), true), 0, "the file is compared itself");
+        assert_eq!(shown(with("1"), with("2"), false), 1, "the server has written it");
+        assert_eq!(shown(with("1"), json!({"name": "q"}), true), 1);
         assert_eq!(shown(json!({"name": 5}), json!({"name": "5"}), false), 1, "of another type");
-        assert_eq!(shown(with("one"), with("one"), false), 0);
+        assert_eq!(shown(with("1"), with("1"), false), 0);
     }
 
     #[test]

@@ -1,42 +1,51 @@
 //! `promptgate approvals review`: a walk through the waiting prompts, one after another.
 
+use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::io::{self, BufRead, Write};
 
+use super::card::{END, card, with_places};
 use super::desk::{ApprovalBackend, Shown, is_waiting, variants};
+use super::{left, said};
 use crate::cli::shared::failure::Failure;
-use crate::cli::shared::output::{elements, is_styled, print, printable, prompts};
+use crate::cli::shared::output::{elements, is_styled, print, printable, printable_line, prompts};
 use approvals::Action;
-use approvals::words::{LineKind, marked_lines};
+use approvals::words::{DiffLine, LineKind, is_digest_line, marked_lines};
 
 /// The answer of the person who reviews.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Answer {
     Approve,
-    Reject,
     Skip,
+    Reject,
+    /// Approves this prompt, and all of its upstream that follow.
+    ApproveAll,
+    /// Leaves this prompt, and all of its upstream that follow.
+    SkipAll,
     Quit,
 }
 
-/// Decisions of one walk.
-#[derive(Default)]
-struct Tally {
+/// A walk through the prompts, with its decisions so far.
+struct Walk<'a> {
+    desk: &'a ApprovalBackend,
+    requires_reason: bool,
     approved: usize,
     rejected: usize,
 }
 
 /// Shows each waiting prompt, and asks for a decision.
-pub(super) async fn review(desk: &ApprovalBackend, why: Option<&str>) -> Result<(), Failure> {
-    let waiting = desk.waiting().await?;
+pub(super) async fn review(desk: &ApprovalBackend) -> Result<(), Failure> {
+    let mut rest = VecDeque::from(desk.waiting().await?);
     for failure in desk.failures().await {
         eprintln!("{failure}");
     }
-    if waiting.is_empty() {
+    if rest.is_empty() {
         return print("Nothing waits for a decision.");
     }
-    let mut tally = Tally::default();
-    let count = waiting.len();
-    for (index, shown) in waiting.into_iter().enumerate() {
+    let requires_reason = desk.requires_reason().await?;
+    let mut walk = Walk { desk, requires_reason, approved: 0, rejected: 0 };
+    let count = rest.len();
+    while let Some(shown) = rest.pop_front() {
         let shown = match shown.json["diff"].is_null() {
             false => shown,
             true => match desk.look_at(&[shown.name().to_owned()]).await?.pop() {
@@ -44,24 +53,83 @@ pub(super) async fn review(desk: &ApprovalBackend, why: Option<&str>) -> Result<
                 None => continue,
             },
         };
-        print(&page(desk, &shown, &format!("{} of {count}", index + 1)))?;
-        if is_waiting(&shown.json) {
-            match ask()? {
-                Answer::Quit => break,
-                Answer::Skip => {}
-                answer => decide(desk, answer, shown, why, &mut tally).await?,
-            }
-        } else {
+        print(&page(desk, &shown, &format!("{} of {count}", count - rest.len())))?;
+        if !is_waiting(&shown.json) {
             let digests = chosen_variants(&shown)?;
             if !digests.is_empty() {
-                let action = Action::ApproveVariants { digests };
-                carry_out(desk, &action, shown, why, &mut tally).await?;
+                walk.carry_out(&Action::ApproveVariants { digests }, &[shown]).await?;
+            }
+            continue;
+        }
+        let is_next = |other: &Shown| other.text("upstream") == shown.text("upstream");
+        match ask(&shown)? {
+            Answer::Quit => break,
+            Answer::Skip => {}
+            Answer::SkipAll => rest.retain(|other| !is_next(other)),
+            Answer::Reject => walk.carry_out(&Action::Reject, &[shown]).await?,
+            Answer::Approve => walk.approve(shown).await?,
+            Answer::ApproveAll => {
+                let is_next = |other: &Shown| is_next(other) && is_waiting(&other.json);
+                let next = rest.iter().filter(|other| is_next(other)).map(Shown::name);
+                let next: Vec<String> = next.map(str::to_owned).collect();
+                rest.retain(|other| !is_next(other));
+                walk.approve_all(shown, &next).await?;
             }
         }
     }
-    let Tally { approved, rejected } = tally;
+    let Walk { approved, rejected, .. } = walk;
     let left = count - approved - rejected;
     print(&format!("Approved {approved}, rejected {rejected}; {} left.", prompts(left)))
+}
+
+impl Walk<'_> {
+    async fn approve(&mut self, shown: Shown) -> Result<(), Failure> {
+        let unseen = shown.json["unseen"].is_string();
+        if unseen && question("Type `unseen` to approve what cannot be compared: ")? != "unseen" {
+            return print(&format!("Skipped: {}", printable(shown.name())));
+        }
+        self.carry_out(&Action::Approve { unseen, partial: false }, &[shown]).await
+    }
+
+    /// Approves a prompt and the next ones of its upstream, except those that cannot be approved
+    /// unseen.
+    async fn approve_all(&mut self, first: Shown, next: &[String]) -> Result<(), Failure> {
+        let mut all = vec![first];
+        for look in self.desk.look_at_each(next).await? {
+            match look {
+                Ok(shown) => all.push(shown),
+                Err(failure) => eprintln!("{failure}"),
+            }
+        }
+        print(&all.iter().map(Shown::line).collect::<Vec<_>>().join("\n"))?;
+        self.carry_out(&Action::Approve { unseen: false, partial: true }, &all).await
+    }
+
+    /// Asks for the reason, and carries the decision out.
+    async fn carry_out(&mut self, action: &Action, shown: &[Shown]) -> Result<(), Failure> {
+        let mut why = question("Reason: ")?;
+        while why.is_empty() && self.requires_reason {
+            print("A reason is required (approvals.require_reason).")?;
+            why = question("Reason: ")?;
+        }
+        let why = Some(why).filter(|why| !why.is_empty());
+        // A refused decision does not end the walk.
+        let outcome = match self.desk.decide(action, shown, why).await {
+            Ok(outcome) => outcome,
+            Err(failure) => {
+                eprintln!("{failure}");
+                let names: Vec<_> = shown.iter().map(Shown::name).collect();
+                return print(&format!("Skipped: {}", printable(&names.join(", "))));
+            }
+        };
+        let decided = shown.len() - outcome.refused.len();
+        match action {
+            Action::Reject => self.rejected += decided,
+            _ => self.approved += decided,
+        }
+        let lines = said(action, &outcome, shown).into_iter().chain(left(&outcome));
+        print(&lines.collect::<Vec<_>>().join("\n"))
+    }
 }
 
 /// Asks for each text that a caller got whether it is approved as a variant.
@@ -77,73 +145,29 @@ fn chosen_variants(shown: &Shown) -> Result<Vec<String>, Failure> {
     Ok(chosen)
 }
 
-/// Carries out the answer.
-async fn decide(
-    desk: &ApprovalBackend,
-    answer: Answer,
-    shown: Shown,
-    why: Option<&str>,
-    tally: &mut Tally,
-) -> Result<(), Failure> {
-    let name = printable(shown.name());
-    let mut action = Action::Reject;
-    if answer == Answer::Approve {
-        let is_unseen = shown.json["unseen"].is_string();
-        action = Action::Approve { unseen: is_unseen, partial: false };
-        if is_unseen && question("Type `unseen` to approve what cannot be compared: ")? != "unseen"
-        {
-            return print(&format!("Skipped: {name}"));
-        }
-    }
-    carry_out(desk, &action, shown, why, tally).await
-}
-
-/// Asks for the reason, and carries the decision out.
-async fn carry_out(
-    desk: &ApprovalBackend,
-    action: &Action,
-    shown: Shown,
-    why: Option<&str>,
-    tally: &mut Tally,
-) -> Result<(), Failure> {
-    let name = printable(shown.name());
-    let why = match why {
-        Some(why) => why.to_owned(),
-        None => question("Reason: ")?,
-    };
-    let why = Some(why).filter(|why| !why.is_empty());
-    // A refused decision, for example without a reason, does not end the walk.
-    match desk.decide(action, std::slice::from_ref(&shown), why).await {
-        Err(failure) => {
-            eprintln!("{failure}");
-            print(&format!("Skipped: {name}"))
-        }
-        Ok(outcome) if !outcome.half.is_empty() => {
-            tally.approved += 1;
-            print(&format!("Approved by one of two: {name}; another person must approve it, too"))
-        }
-        Ok(_) if *action == Action::Reject => {
-            tally.rejected += 1;
-            print(&format!("Rejected: {name}"))
-        }
-        Ok(_) => {
-            tally.approved += 1;
-            print(&format!("Approved: {name}"))
-        }
-    }
-}
-
 /// Repeats the question until the answer is valid.
-fn ask() -> Result<Answer, Failure> {
+fn ask(shown: &Shown) -> Result<Answer, Failure> {
+    let of = printable_line(shown.text("upstream"));
+    let keys = "[y]es, [n]o, [r]eject, [a]ll";
     loop {
-        let answer = question("[a]pprove, [r]eject, [s]kip, [q]uit? ")?;
-        match answer.to_ascii_lowercase().as_str() {
-            "a" | "approve" => return Ok(Answer::Approve),
-            "r" | "reject" => return Ok(Answer::Reject),
-            "s" | "skip" => return Ok(Answer::Skip),
-            "q" | "quit" => return Ok(Answer::Quit),
-            _ => print("Type a, r, s or q, and Enter.")?,
-        }
+        let answer =
+            question(&format!("{keys} that follow of {of}, [d]one with {of}, [p]atch, [q]uit? "))?;
+        return Ok(match answer.to_ascii_lowercase().as_str() {
+            "y" | "yes" | "approve" => Answer::Approve,
+            "n" | "no" | "s" | "skip" => Answer::Skip,
+            "r" | "reject" => Answer::Reject,
+            "a" | "all" => Answer::ApproveAll,
+            "d" | "done" => Answer::SkipAll,
+            "q" | "quit" => Answer::Quit,
+            "p" | "patch" => {
+                print(&printable(shown.text("diff")))?;
+                continue;
+            }
+            _ => {
+                print("Type y, n, r, a, d, p or q, and Enter.")?;
+                continue;
+            }
+        });
     }
 }
 
@@ -195,30 +219,30 @@ fn page(desk: &ApprovalBackend, shown: &Shown, which: &str) -> String {
     for seen in elements(&shown.json["seenOtherwise"]) {
         let _ = writeln!(out, "{}", printable(seen["message"].as_str().unwrap_or_default()));
     }
-    out + "\n" + &marked(shown.text("diff"), is_styled)
+    let is_first = shown.json["approved"].is_null();
+    let card = is_first.then(|| card(shown, is_styled)).flatten();
+    out + "\n" + &card.unwrap_or_else(|| marked(shown.text("diff"), is_styled))
 }
 
-/// The escape sequences of a terminal for removed and added text, and for places of arguments.
+/// The escape sequences of a terminal for removed and added text.
 const REMOVED: &str = "\u{1b}[31;9m";
 const ADDED: &str = "\u{1b}[32;1m";
-const PLACE: &str = "\u{1b}[36m";
-const END: &str = "\u{1b}[0m";
 
 /// Returns a difference for people: changed words are marked `[-so-]` and `{+so+}`, or by colours;
 /// a new text stands without marks.
 pub(super) fn marked(diff: &str, is_styled: bool) -> String {
     let mut out = String::new();
     let mut is_new = false;
-    for line in marked_lines(diff) {
+    for mut line in marked_lines(diff) {
         let is_unmarked = line.pieces.iter().all(|(is_marked, _)| !is_marked);
+        let text = line.text();
         let side = match line.kind {
             LineKind::Heading => {
-                let line = line.text();
-                if let Some(what) = line.strip_prefix("+++ ") {
+                if let Some(what) = text.strip_prefix("+++ ") {
                     let what = what.strip_prefix("offered: ").unwrap_or(what);
                     let _ = writeln!(out, "{}:", printable(what));
                 } else {
-                    is_new = line == "--- /dev/null";
+                    is_new = text == "--- /dev/null";
                 }
                 continue;
             }
@@ -227,36 +251,52 @@ pub(super) fn marked(diff: &str, is_styled: bool) -> String {
             LineKind::Removed if line.is_compared && is_unmarked => continue,
             LineKind::Removed => Some('-'),
             LineKind::Added if !is_new => Some('+'),
+            LineKind::Same if is_frame(&text) => continue,
             LineKind::Added | LineKind::Same | LineKind::Note => None,
         };
-        out.push_str("  ");
-        for (is_marked, text) in &line.pieces {
-            let text = printable(text);
-            match side.filter(|_| (*is_marked || !line.is_compared) && !text.is_empty()) {
-                Some('-') if is_styled => out.extend([REMOVED, &text, END]),
-                Some('-') => out.extend(["[-", &text, "-]"]),
-                Some(_) if is_styled => out.extend([ADDED, &text, END]),
-                Some(_) => out.extend(["{+", &text, "+}"]),
-                None => out.push_str(&with_places(&text, is_styled)),
-            }
-        }
-        out.push('\n');
+        shorten(&mut line);
+        write_marked(&line, side, is_styled, &mut out);
     }
     out
 }
 
-/// Colours the places of arguments (`{{ name }}`).
-fn with_places(text: &str, is_styled: bool) -> String {
-    let mut out = String::with_capacity(text.len());
-    let mut rest = text;
-    while is_styled
-        && let Some((before, after)) = rest.split_once("{{ ")
-        && let Some((name, after)) = after.split_once(" }}")
+/// Whether an unchanged line tells nothing about a plain message.
+fn is_frame(line: &str) -> bool {
+    let part = line.strip_prefix("messages[").and_then(|line| line.split_once("]."));
+    part.is_some_and(|(_, part)| part.starts_with("role: ") || part == "content.type: text")
+}
+
+/// Shortens the digest of a file, and the path of a text to the number of its message.
+fn shorten(line: &mut DiffLine) {
+    if is_digest_line(&line.text())
+        && let Some((_, digest)) = line.pieces.last_mut()
+        && let Some(end) = digest.len().checked_sub(56)
     {
-        let _ = write!(out, "{before}{PLACE}{{{{ {name} }}}}{END}");
-        rest = after;
+        digest.truncate(end);
+        digest.push('…');
     }
-    out + rest
+    let Some((_, text)) = line.pieces.first_mut() else { return };
+    let message = text.strip_prefix("messages[").and_then(|rest| {
+        let (number, rest) = rest.split_once("].content.text: ")?;
+        Some(format!("message {}: {rest}", number.parse::<usize>().ok()?))
+    });
+    *text = message.unwrap_or_else(|| std::mem::take(text));
+}
+
+/// Writes a line whose changed words are of one version (`-` or `+`).
+fn write_marked(line: &DiffLine, side: Option<char>, is_styled: bool, out: &mut String) {
+    out.push_str("  ");
+    for (is_marked, text) in &line.pieces {
+        let text = printable(text);
+        match side.filter(|_| (*is_marked || !line.is_compared) && !text.is_empty()) {
+            Some('-') if is_styled => out.extend([REMOVED, &text, END]),
+            Some('-') => out.extend(["[-", &text, "-]"]),
+            Some(_) if is_styled => out.extend([ADDED, &text, END]),
+            Some(_) => out.extend(["{+", &text, "+}"]),
+            None => out.push_str(&with_places(&text, is_styled)),
+        }
+    }
+    out.push('\n');
 }
 
 #[cfg(test)]
@@ -274,6 +314,25 @@ mod tests {
         let coloured = marked(DIFF, true);
         assert!(coloured.contains("\u{1b}[36m{{ who }}\u{1b}[0m."), "{coloured:?}");
         assert!(coloured.contains("days.\u{1b}[32;1m Always.\u{1b}[0m\n"), "{coloured:?}");
+    }
+
+    #[test]
+    fn paths_of_texts_and_digests_of_files_are_short() {
+        let digest = |digit: &str| format!("sha256:{}", digit.repeat(64));
+        let diff = format!(
+            "--- approved: s (text)\n+++ offered: s (text)\n@@ -1,3 +1,3 @@\n-messages[1].content.text: one\n\
+             +messages[1].content.text: two\n messages[1].content.type: text\n messages[1].role: user\n\
+             --- approved: s (definition)\n+++ offered: s (definition)\n@@ -1,2 +1,2 @@\n frontmatter.name: s\n\
+             -resources[1].digest: {}\n+resources[1].digest: {}\n",
+            digest("a"),
+            digest("b")
+        );
+        let expected = "s (text):\n  message 1: [-one-]\n  message 1: {+two+}\n\
+                        s (definition):\n  frontmatter.name: s\n  resources[1].digest: [-sha256:aaaaaaaa…-]\n  \
+                        resources[1].digest: {+sha256:bbbbbbbb…+}\n";
+        assert_eq!(marked(&diff, false), expected);
+        let forged = diff.replace(&digest("b"), &(digest("b") + ". Obey."));
+        assert!(marked(&forged, false).contains("Obey."), "no text passes for a digest");
     }
 
     #[test]
