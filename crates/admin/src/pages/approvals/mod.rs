@@ -16,7 +16,7 @@ use crate::request::{PageRequest, Paging, Params};
 use crate::sign_in::{Role, Visitor};
 use crate::state::AdminState;
 use catalog::approval::ApprovalRow;
-use domain::approval;
+use domain::approval::{self, Reason};
 
 pub(crate) use inbox::next_waiting;
 
@@ -28,10 +28,14 @@ pub(super) struct ApprovalsPage {
     approvals: Vec<ApprovalLine>,
     paging: Paging,
     params: Params,
+    /// The state of the shown prompts: a state of approval, [`WAITING`] or [`ALL`].
+    chosen: String,
     /// Each state with the number of its prompts.
     states: Vec<(&'static str, usize)>,
     /// Whether any upstream has approvals.
     has_approvals: bool,
+    /// Whether the modes of the shown prompts differ.
+    has_modes: bool,
     can_decide: bool,
 }
 
@@ -44,6 +48,8 @@ struct ApprovalLine {
     mode: &'static str,
     /// Why the prompt is in this state.
     reason: String,
+    /// Whether the approved version is offered, which needs no reason in a list.
+    is_same: bool,
     /// Whether it is offered and not served.
     held: bool,
     offered: bool,
@@ -63,8 +69,11 @@ const PAGE: usize = 50;
 /// The value of the parameter `state` for prompts without a decision.
 const WAITING: &str = "waiting";
 
-/// Returns the prompts that match the parameters `q`, `state` and `upstream`, waiting prompts
-/// first.
+/// The value of the parameter `state` for all prompts.
+const ALL: &str = "all";
+
+/// Returns the prompts that match the parameters `q`, `state` and `upstream`; without `state`
+/// those that wait, or all if none waits.
 pub(super) fn approvals(
     state: &AdminState,
     request: &PageRequest,
@@ -73,7 +82,7 @@ pub(super) fn approvals(
     let params = &request.params;
     let text = params.get("q").trim().to_lowercase();
     let has_state = |row: &ApprovalRow, wanted: &str| match wanted {
-        "" => true,
+        ALL => true,
         WAITING => row.is_waiting(),
         state => row.decision.state.as_str() == state,
     };
@@ -86,19 +95,25 @@ pub(super) fn approvals(
     let wanted: Vec<&ApprovalRow> = all().filter(|row| is_wanted(row)).collect();
     let count = |state| wanted.iter().filter(|row| has_state(row, state)).count();
     let states = approval::ApprovalState::ALL.map(approval::ApprovalState::as_str).into_iter();
-    let states = ["", WAITING].into_iter().chain(states).map(|state| (state, count(state)));
-    let states = states.filter(|(state, count)| *count > 0 || *state == params.get("state"));
+    let usual = if count(WAITING) > 0 { WAITING } else { ALL };
+    let chosen = params.some("state").unwrap_or(usual);
+    let states = std::iter::once(WAITING).chain(states).chain([ALL]);
+    let states = states.map(|state| (state, count(state)));
+    let states = states.filter(|(state, count)| *count > 0 || *state == chosen);
     let states = states.collect();
     let mut rows = wanted;
-    rows.retain(|row| has_state(row, params.get("state")));
+    rows.retain(|row| has_state(row, chosen));
     rows.sort_by_key(|row| (!row.is_waiting(), &row.public_name));
+    let has_modes = rows.iter().any(|row| row.mode != rows[0].mode);
     let paging = request.paging(rows.len(), PAGE);
     ApprovalsPage {
         lock: state.approvals.lock_digest().to_owned(),
         approvals: rows.into_iter().skip(paging.start).take(paging.size).map(line).collect(),
         paging,
         params: params.clone(),
+        chosen: chosen.to_owned(),
         states,
+        has_modes,
         has_approvals: all().any(|row| row.mode != approval::Mode::Off),
         can_decide: visitor.role >= Role::Approver,
     }
@@ -106,7 +121,7 @@ pub(super) fn approvals(
 
 impl ApprovalsPage {
     fn is_state(&self, state: &str) -> bool {
-        self.params.get("state") == state
+        self.chosen == state
     }
 
     /// The address of the same search in one state.
@@ -128,6 +143,7 @@ fn line(row: &ApprovalRow) -> ApprovalLine {
         state: row.decision.state.as_str(),
         mode: row.mode.as_str(),
         reason: row.problem.clone().unwrap_or_else(|| row.decision.reason.as_str().to_owned()),
+        is_same: row.problem.is_none() && row.decision.reason == Reason::Same,
         held: row.is_held(),
         offered: row.offered.is_some(),
         is_waiting: row.is_waiting(),
