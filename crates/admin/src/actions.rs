@@ -556,7 +556,9 @@ fn foreign_form() -> PageError {
     PageError::new(StatusCode::FORBIDDEN, message)
 }
 
-/// Reads the trial form of a prompt's page: `arg.NAME`, and `as`.
+/// Reads the trial form of a prompt's page: `arg.NAME`, `as` and `version`.
 fn attempt<'a>(name: &'a str, form: &'a Params) -> Attempt<'a> {
-    Attempt { name, arguments: form.with_prefix("arg.").collect(), as_who: form.some("as") }
+    let is_offered = form.get("version") == "offered";
+    let arguments = form.with_prefix("arg.").collect();
+    Attempt { name, arguments, as_who: form.some("as"), is_offered }
 }

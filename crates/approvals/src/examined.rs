@@ -11,12 +11,15 @@ use super::pace::{AT_ONCE, Purpose};
 use super::probe::{ProbedText, ProbedTexts, PromptProbe, makes, offered_texts};
 use super::skill_files::ReadFiles;
 use base::seal;
+use calls::probe::ProbeRequest;
 use calls::{LastText, ReceivedText};
-use catalog::approval::{ApprovalRow, OfferedPrompt, SeenOtherwise};
+use catalog::approval::{ApprovalRow, OfferedPrompt, SeenOtherwise, approval_arguments};
 use config::lock::{Object, Objects};
 use domain::approval::{
     ApprovalKind, ApprovalState, Class, DigestText, Mode, OfferedText, Reason, Version, decide,
 };
+use domain::fault::Fault;
+use domain::json::Json;
 use domain::prompts::skill::Skill;
 
 /// A prompt with the available texts and source of its offered version.
@@ -211,6 +214,24 @@ impl Examined {
             ApprovalKind::Skill => "its files have no digests",
         }
     }
+}
+
+/// Gets the offered text of a prompt with the arguments of an approver: a probe, recorded as tried
+/// by this person. No right of a caller leads here.
+///
+/// # Errors
+/// As for a get; internal if the upstream does not offer the prompt.
+pub async fn try_offered(
+    approvals: &Approvals,
+    row: &ApprovalRow,
+    given: Option<Json<'_>>,
+    by: &str,
+) -> Result<String, Fault> {
+    let offered = row.offered.as_ref().ok_or(Fault::Internal)?;
+    let prompt = &offered.prompt;
+    let arguments = approval_arguments(&prompt.arguments, prompt.overlay.as_deref(), given);
+    let probe = PromptProbe { approvals, row, offered, purpose: Purpose::Examination };
+    probe.once(ProbeRequest::Trial { arguments: &arguments, by }).await
 }
 
 /// Examines several prompts, a few concurrently; each result is as of [`Examined::now`].

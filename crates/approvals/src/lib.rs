@@ -26,7 +26,7 @@ pub mod words;
 pub use action::{Action, ApprovalError};
 pub use catalog::approval::{FoundVariant, SeenOtherwise};
 pub use comparison::{ComparedMessage, compared_messages, compared_parts, compared_text};
-pub use examined::{Examined, OfferedVersion, examine_all};
+pub use examined::{Examined, OfferedVersion, examine_all, try_offered};
 pub use notes::notes;
 pub use parts::{VersionPart, VersionParts};
 

@@ -240,7 +240,7 @@ impl<'a> PromptProbe<'a> {
     pub(super) async fn once(&self, asked: ProbeRequest<'_>) -> Result<String, Fault> {
         let Approvals { router, shared, .. } = self.approvals;
         let _turn = shared.pace.turn(&self.row.upstream, self.purpose).await;
-        probe(router, self.row, self.offered, asked).await
+        probe(router, self.row, asked).await
     }
 }
 

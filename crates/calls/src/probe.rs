@@ -12,8 +12,8 @@ use super::call_channel::CallChannel;
 use super::completion::{Completing, complete};
 use super::routed_prompt::RoutedPrompt;
 use super::skills::{self, AskedFile};
-use catalog::approval::{ApprovalRow, DEPTH, OfferedPrompt, PromptApproval};
-use catalog::listed_item::{ListedItem, StandsFor};
+use catalog::approval::{ApprovalRow, DEPTH};
+use catalog::listed_item::ListedItem;
 use catalog::reply::Reply;
 use domain::approval::{NO_ARGUMENTS, canonical_text};
 use domain::calls::call::{Call, ClientMessages, ForwardedMeta, NameKind, Request, SkillPart};
@@ -33,6 +33,8 @@ const ENDPOINT: &str = "approvals";
 pub enum ProbeRequest<'a> {
     /// The text for arguments in canonical form.
     Text(&'a str),
+    /// The text for arguments in canonical form, for the approver with this id.
+    Trial { arguments: &'a str, by: &'a str },
     /// The values of an argument.
     Values(&'a str),
     /// A file of a skill, with its public URI.
@@ -43,7 +45,7 @@ impl ProbeRequest<'_> {
     fn request(self, public_name: &str) -> Request {
         let name = public_name.to_owned();
         match self {
-            Self::Text(arguments) => {
+            Self::Text(arguments) | Self::Trial { arguments, .. } => {
                 // Clients without arguments omit the member, too.
                 let given = (arguments != NO_ARGUMENTS).then(|| arguments.as_bytes().to_vec());
                 let arguments = given.and_then(|given| Document::parse(given, DEPTH).ok());
@@ -64,35 +66,28 @@ impl ProbeRequest<'_> {
 /// file. Its pace is the concern of the caller of this function.
 ///
 /// # Errors
-/// As for a get.
+/// As for a get; internal if the upstream does not offer the prompt.
 pub async fn probe(
     router: &Router,
     row: &ApprovalRow,
-    offered: &OfferedPrompt,
     asked: ProbeRequest<'_>,
 ) -> Result<String, Fault> {
+    let tried_by = match asked {
+        ProbeRequest::Trial { by, .. } => Some(by.into()),
+        _ => None,
+    };
+    let item = ListedItem::offered(row).ok_or(Fault::Internal)?;
     let call = Call {
         caller: Caller::new(PROBER),
         subject_token: None,
         endpoint: ENDPOINT.into(),
         address: None,
-        tried_by: None,
+        tried_by,
         client: ClientMessages::default(),
         forwarded: ForwardedMeta::default(),
         request: asked.request(&row.public_name),
     };
     let record = router.gate.record(&call);
-    let item = ListedItem {
-        public_name: row.public_name.as_str().into(),
-        upstream: row.upstream.clone(),
-        raw_name: row.raw_name.clone(),
-        arguments: offered.prompt.arguments.as_slice().into(),
-        digest: offered.version.definition.clone(),
-        overlay: offered.prompt.overlay.clone(),
-        approval: PromptApproval { state: row.decision.state, ..PromptApproval::default() },
-        version: offered.prompt.version.clone(),
-        stands_for: StandsFor::Itself,
-    };
     let got = async {
         let target = CallTarget {
             upstream: item.upstream.as_str(),

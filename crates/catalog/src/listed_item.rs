@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::approval::PromptApproval;
+use super::approval::{ApprovalRow, PromptApproval};
 use domain::approval::ApprovalState;
 use domain::calls::rights::PromptRef;
 use domain::json::document::Document;
@@ -63,6 +63,22 @@ impl PartialEq for ListedSkill {
 impl Eq for ListedSkill {}
 
 impl ListedItem {
+    /// The offered version of a prompt, as it would be listed; `None` if it is not offered.
+    pub fn offered(row: &ApprovalRow) -> Option<Self> {
+        let offered = row.offered.as_ref()?;
+        Some(Self {
+            public_name: row.public_name.as_str().into(),
+            upstream: row.upstream.clone(),
+            raw_name: row.raw_name.clone(),
+            arguments: offered.prompt.arguments.as_slice().into(),
+            digest: offered.version.definition.clone(),
+            overlay: offered.prompt.overlay.clone(),
+            approval: PromptApproval { state: row.decision.state, ..PromptApproval::default() },
+            version: offered.prompt.version.clone(),
+            stands_for: StandsFor::Itself,
+        })
+    }
+
     /// Whether the prompt is a version of another prompt (`NAME@LABEL`, `NAME@3`). Only views with
     /// `versions` list and serve versions.
     pub fn is_version(&self) -> bool {

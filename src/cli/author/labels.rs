@@ -80,6 +80,7 @@ fn approval_of(
         all_of: None,
         yes: true,
         unseen: false,
+        diff: false,
         variant: Vec::new(),
         seen: SeenTags { tags: Vec::new() },
         decision: ApprovalsDecision { why, query },

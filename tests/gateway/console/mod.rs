@@ -17,6 +17,7 @@ mod sign_in;
 mod skills;
 mod trials;
 mod usage;
+mod waiting;
 
 use std::collections::BTreeMap;
 

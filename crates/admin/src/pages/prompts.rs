@@ -1,4 +1,4 @@
-//! The lists of served prompts and skills, of left-out prompts, and of pairs that look alike.
+//! The lists of served, waiting and left-out prompts, of skills, and of pairs that look alike.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -14,7 +14,8 @@ use crate::request::{PageRequest, Paging, Params};
 use crate::state::AdminState;
 use audit::usage::{DailyUses, WEEK_DAYS};
 use catalog::listed_item::ListedItem;
-use catalog::snapshot::{CatalogContent, LeftOut, LeftOutBy, LookAlike};
+use catalog::snapshot::{Catalog, CatalogContent, LeftOut, LeftOutBy, LookAlike};
+use domain::approval::ApprovalKind;
 use domain::json::Json;
 use domain::text::percent;
 use domain::tool::search::{Score, SearchQuery};
@@ -141,7 +142,13 @@ pub(super) async fn prompts(state: &AdminState, request: &PageRequest) -> PageRe
     let wanted = PromptFilter::new(state, request);
     let kind = ListedKind::of(&request.params);
     let (mut found_skills, mut states) = skills(state, &catalog.skills, &request.params);
+    let held = held(&catalog);
     let mut found = wanted.found(content, request)?;
+    found.extend(held.iter().filter_map(|(item, text)| {
+        let prompt = Json::accepted(text);
+        Some(Found { score: wanted.score(item, prompt)?, item, prompt })
+    }));
+    found.sort_by(|a, b| a.item.public_name.cmp(&b.item.public_name));
     if kind == ListedKind::Prompts {
         states.clear();
     }
@@ -191,6 +198,21 @@ pub(super) async fn prompts(state: &AdminState, request: &PageRequest) -> PageRe
         look_alikes: content.look_alikes.iter().take(below).cloned().collect(),
         filter,
     })
+}
+
+/// Returns the prompts that wait for approval and are not served, with their definitions.
+fn held(catalog: &Catalog) -> Vec<(ListedItem, String)> {
+    let rows = catalog.approvals.iter().flat_map(|rows| rows.iter());
+    let held = rows.filter(|row| {
+        row.kind == ApprovalKind::Prompt
+            && row.is_waiting()
+            && catalog.content.item(&row.public_name).is_none()
+    });
+    let held = held.filter_map(|row| {
+        let item = ListedItem::offered(row).filter(|item| !item.is_version())?;
+        Some((item, row.offered.as_ref()?.prompt.canonical()))
+    });
+    held.collect()
 }
 
 /// Returns the names and titles of the prompts that match best.

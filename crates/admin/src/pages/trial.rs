@@ -14,12 +14,14 @@ use super::message::MessageView;
 use super::rights::{decider, known};
 use super::{PageError, PageResult};
 use crate::request::PageRequest;
-use crate::sign_in::{SignInMethod, Visitor};
+use crate::sign_in::{Role, SignInMethod, Visitor};
 use crate::state::AdminState;
+use approvals::try_offered;
 use base::seal;
+use catalog::approval::ApprovalRow;
 use domain::approval::ApprovalKind;
 use domain::calls::call::{Call, ClientMessages, ForwardedMeta, NameKind, Request};
-use domain::calls::caller::{CONSOLE, CONSOLE_PREFIX, Caller, is_id};
+use domain::calls::caller::{CONSOLE, CONSOLE_PREFIX, Caller, PROBER, is_id};
 use domain::calls::error_code;
 use domain::fault::{Fault, RequestFault};
 use domain::json::Json;
@@ -60,6 +62,8 @@ pub(crate) struct Attempt<'a> {
     pub arguments: Vec<(&'a str, &'a str)>,
     /// The label of another caller or group whose rights count (`admin.try_as`).
     pub as_who: Option<&'a str>,
+    /// Whether the offered version is tried, which is a right of approvers.
+    pub is_offered: bool,
 }
 
 impl<'a> Attempt<'a> {
@@ -71,7 +75,7 @@ impl<'a> Attempt<'a> {
     ) -> Self {
         let arguments = arguments.iter();
         let arguments = arguments.map(|(name, value)| (name.as_str(), value.as_str())).collect();
-        Self { name, arguments, as_who }
+        Self { name, arguments, as_who, is_offered: false }
     }
 }
 
@@ -82,15 +86,15 @@ pub(crate) async fn attempt(
     page_request: &PageRequest,
     attempt: &Attempt<'_>,
 ) -> PageResult<Trial> {
-    let request = Request::Get {
-        name: attempt.name.to_owned(),
-        name_kind: NameKind::Public,
-        arguments: document(&attempt.arguments),
-        retry: None,
-    };
-    let caller = caller(state, visitor, attempt.as_who)?;
     let started = Instant::now();
-    let outcome = perform(state, visitor, page_request, caller.clone(), request).await;
+    let is_offered = attempt.is_offered;
+    let caller =
+        if is_offered { Caller::new(PROBER) } else { caller(state, visitor, attempt.as_who)? };
+    let outcome = if is_offered {
+        offered(state, visitor, attempt).await?
+    } else {
+        perform(state, visitor, page_request, caller.clone(), get(attempt)).await
+    };
     let mut trial = Trial {
         caller: caller.id().to_owned(),
         outcome: "ok",
@@ -137,6 +141,35 @@ fn denial(state: &AdminState, caller: &Caller, attempt: &Attempt<'_>) -> Option<
     };
     let text = || format!("{who} may not get it: {why}. To {who} it does not exist.");
     (!verdict.is_allowed).then(text)
+}
+
+fn get(attempt: &Attempt<'_>) -> Request {
+    Request::Get {
+        name: attempt.name.to_owned(),
+        name_kind: NameKind::Public,
+        arguments: document(&attempt.arguments),
+        retry: None,
+    }
+}
+
+/// Gets the offered version of a prompt, as an examination does.
+async fn offered(
+    state: &AdminState,
+    visitor: &Visitor,
+    attempt: &Attempt<'_>,
+) -> PageResult<CallOutcome> {
+    let row = state.approvals.row(attempt.name).filter(ApprovalRow::is_waiting);
+    let row = row.filter(|_| visitor.role >= Role::Approver);
+    let row = row.ok_or_else(|| {
+        let message = "Only approvers try an offered version, while it waits for approval.";
+        PageError::new(StatusCode::FORBIDDEN, message)
+    })?;
+    let given = document(&attempt.arguments);
+    let given = given.as_ref().map(|given| given.json());
+    Ok(match try_offered(&state.approvals, &row, given, &visitor.id).await {
+        Ok(text) => CallOutcome::Result(text.into()),
+        Err(fault) => CallOutcome::Fault(fault),
+    })
 }
 
 /// Returns completions of an argument, as a client would get them.

@@ -24,6 +24,8 @@ use crate::state::AdminState;
 use catalog::approval::ApprovalRow;
 use catalog::listed_item::ListedItem;
 use catalog::snapshot::Catalog;
+use domain::approval::ApprovalKind;
+use domain::json::Json;
 
 /// One prompt, or one skill.
 #[derive(Template)]
@@ -34,6 +36,8 @@ pub(crate) struct PromptPage {
     raw_name: String,
     digest: String,
     state: &'static str,
+    is_served: bool,
+    is_waiting: bool,
     /// Why the prompt is in this state; empty without approvals.
     reason: String,
     definition: Definition,
@@ -81,19 +85,20 @@ impl Page for PromptPage {
     }
 }
 
-/// A prompt or skill that is served, and who looks at it.
+/// A prompt or skill that is served or held back, and who looks at it.
 struct Looked<'a> {
     state: &'a AdminState,
     request: &'a PageRequest,
     visitor: &'a Visitor,
     name: &'a str,
     item: &'a ListedItem,
+    is_served: bool,
     /// `None` without approvals, and for a prompt that was just added.
     row: Option<ApprovalRow>,
     definition: &'a Definition,
 }
 
-/// Returns a tab of a prompt that is served.
+/// Returns a tab of a prompt that is served, or offered and held back.
 pub(crate) async fn prompt(
     state: &AdminState,
     request: &PageRequest,
@@ -124,11 +129,15 @@ async fn with_trial(
     trial: Option<Trial>,
 ) -> PageResult<PromptPage> {
     let catalog = state.router.catalog();
-    let item = catalog.content.item(name);
-    let item = item.ok_or_else(|| unlisted(state, name))?;
-    let definition = definition(&catalog, item).with_origins(&state.config, item);
     let row = state.approvals.row(name);
-    let looked = Looked { state, request, visitor, name, item, row, definition: &definition };
+    let listed = catalog.content.item(name);
+    let held = row.as_ref().filter(|row| listed.is_none() && row.kind == ApprovalKind::Prompt);
+    let held = held.and_then(ListedItem::offered);
+    let item = listed.or(held.as_ref()).ok_or_else(|| unlisted(state, name))?;
+    let definition = definition(&catalog, item, row.as_ref()).with_origins(&state.config, item);
+    let definition = &definition;
+    let is_served = listed.is_some();
+    let looked = Looked { state, request, visitor, name, item, is_served, row, definition };
     let content = match tab {
         PromptTab::Text => Box::pin(text::text(&looked)).await?.render(),
         PromptTab::Try => Box::pin(try_out::form(&looked, trial)).await.render(),
@@ -163,7 +172,8 @@ pub(crate) async fn skill(
     let front_matter = entry.get("frontmatter").unwrap_or(entry);
     let definition = Definition::read(front_matter);
     let row = state.approvals.row(name);
-    let looked = Looked { state, request, visitor, name, item, row, definition: &definition };
+    let definition = &definition;
+    let looked = Looked { state, request, visitor, name, item, is_served: true, row, definition };
     let content = match tab {
         PromptTab::Text | PromptTab::Try => Box::pin(files::files(&looked, entry)).await?.render(),
         PromptTab::Versions => Box::pin(versions::versions(&looked)).await.render(),
@@ -174,6 +184,10 @@ pub(crate) async fn skill(
 }
 
 impl Looked<'_> {
+    fn is_waiting(&self) -> bool {
+        self.row.as_ref().is_some_and(ApprovalRow::is_waiting)
+    }
+
     /// The page around one tab.
     fn page(
         &self,
@@ -188,8 +202,10 @@ impl Looked<'_> {
             raw_name: item.raw_name.to_string(),
             digest: item.digest.to_string(),
             state: item.approval.state.as_str(),
+            is_served: self.is_served,
+            is_waiting: self.is_waiting(),
             reason: self.row.as_ref().map(reason).unwrap_or_default(),
-            endpoints: self.state.endpoints(item).collect(),
+            endpoints: self.state.endpoints(item).filter(|_| self.is_served).collect(),
             skill: None,
             definition: self.definition.clone(),
             tabs,
@@ -222,7 +238,12 @@ fn reason(row: &ApprovalRow) -> String {
     row.problem.as_deref().unwrap_or(row.decision.reason.as_str()).to_owned()
 }
 
-fn definition(catalog: &Catalog, item: &ListedItem) -> Definition {
-    let listed = catalog.content.listed(&item.public_name);
-    listed.map(Definition::read).unwrap_or_default()
+/// The definition as it is listed, else as it is offered.
+fn definition(catalog: &Catalog, item: &ListedItem, row: Option<&ApprovalRow>) -> Definition {
+    if let Some(listed) = catalog.content.listed(&item.public_name) {
+        return Definition::read(listed);
+    }
+    let offered = row.and_then(|row| row.offered.as_ref());
+    let offered = offered.map(|offered| offered.prompt.canonical());
+    offered.map(|text| Definition::read(Json::accepted(&text))).unwrap_or_default()
 }

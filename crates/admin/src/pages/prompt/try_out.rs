@@ -19,8 +19,11 @@ use audit::search::{Find, LogEntry};
 pub(super) struct TryTab {
     name: String,
     arguments: Vec<ArgumentRow>,
-    /// Whether the visitor may try the prompt.
-    is_offered: bool,
+    /// Whether the visitor may try prompts.
+    may_try: bool,
+    /// Whether the visitor may try the offered version, which waits for approval.
+    may_try_offered: bool,
+    is_served: bool,
     csrf: String,
     /// Callers and groups whose rights can be chosen.
     others: Vec<String>,
@@ -64,7 +67,9 @@ pub(super) async fn form(looked: &Looked<'_>, trial: Option<Trial>) -> TryTab {
     TryTab {
         name: name.to_owned(),
         arguments: looked.definition.arguments.clone(),
-        is_offered: visitor.role >= Role::Tester,
+        may_try: visitor.role >= Role::Tester,
+        may_try_offered: visitor.role >= Role::Approver && looked.is_waiting(),
+        is_served: looked.is_served,
         csrf: visitor.csrf_token(),
         others,
         values: request.params.clone(),

@@ -95,7 +95,7 @@ pub(super) async fn versions(looked: &Looked<'_>) -> VersionsTab {
     VersionsTab {
         name: name.to_owned(),
         versions: decided.iter().enumerate().map(row).collect(),
-        is_waiting: looked.row.as_ref().is_some_and(|row| row.is_waiting()),
+        is_waiting: looked.is_waiting(),
         between,
         comparison,
         places: looked.definition.places(),
