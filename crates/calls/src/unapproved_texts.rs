@@ -292,8 +292,13 @@ fn key_of_item(item: &ListedItem) -> PromptKey {
 
 /// Returns the raw name under which people decide on the item.
 fn decided_name(item: &ListedItem) -> Arc<str> {
-    let version = item.version.as_ref();
-    version.map_or_else(|| item.raw_name.clone(), |version| version.content_name().into())
+    match &item.version {
+        // The version of a plain file is a remark.
+        Some(version) if item.is_version() || version.label.is_some() => {
+            version.content_name().into()
+        }
+        _ => item.raw_name.clone(),
+    }
 }
 
 fn key_of_row(row: &ApprovalRow) -> PromptKey {

@@ -41,6 +41,12 @@ impl VersionContents {
         let (own, aliases): (Vec<_>, Vec<_>) =
             versions().partition(|(prompt, content)| prompt.name == content.name);
         for (prompt, content) in own.iter().chain(&aliases) {
+            let is_labelled = prompt.version.as_ref().is_some_and(|own| own.label.is_some());
+            let is_known = contents.definitions.contains_key(&content.name);
+            // The `version` of a plain file is a remark: the prompt has no other versions.
+            if !(is_labelled || is_known || prompt.name == content.name) {
+                continue;
+            }
             let definition: Arc<str> = seal::definition_digest(content).into();
             contents.sources.extend(prompt.source.as_ref().map(|source| source.digest.clone()));
             contents.definitions.entry(content.name.clone()).or_insert(definition);

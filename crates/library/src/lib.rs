@@ -79,8 +79,8 @@ pub struct LibrarySnapshot {
     pub versions: Arc<LibraryVersions>,
 }
 
-/// Most earlier texts of a prompt.
-const MAX_SUPERSEDED: usize = 5;
+/// Most earlier texts of a prompt: an approved text outlasts as many moves to unapproved versions.
+const MAX_SUPERSEDED: usize = 32;
 
 /// The transport of a folder.
 const FOLDER: &str = "library";
@@ -237,10 +237,14 @@ impl LibrarySnapshot {
                     let place = SourcePlace::Kept(object.into());
                     let source = PromptSource { digest, place }.into();
                     let of = Some(mark.of.clone());
+                    let content_name = mark.content_name();
                     prompt.version = Some(mark.into());
                     let compiled = compiled.into();
                     let path = PathBuf::new();
-                    snapshot.push(prompt, LibraryPrompt { compiled, path, source, size, of });
+                    let text = LibraryPrompt { compiled, path, source, size, of };
+                    // Not listed: approvals examine a version under its own name.
+                    snapshot.prompts.entry(content_name).or_insert_with(|| text.clone());
+                    snapshot.push(prompt, text);
                     left = left.saturating_sub(size);
                 }
                 Err(reason) => {

@@ -103,13 +103,12 @@ impl<'a> LibraryReader<'a> {
         let Some((compiled, object)) = self.read(&file.resolved)? else { return Ok(None) };
         let digest = seal::sha256_text(object.as_bytes()).into();
         let place = SourcePlace::File { folder: self.folder.into(), path: file.resolved.clone() };
-        let of = compiled.version.as_ref().map(|_| compiled.name.as_str().into());
         Ok(Some(LibraryPrompt {
             compiled: compiled.into(),
             path: path.to_owned(),
             source: PromptSource { digest, place }.into(),
             size: object.len(),
-            of,
+            of: None,
         }))
     }
 

@@ -81,6 +81,10 @@ pub(super) async fn labels(looked: &Looked<'_>) -> Option<LabelsPart> {
     let is_of =
         |prompt: &LabelledPrompt| prompt.upstream == upstream && *prompt.raw_name == *mark.of;
     let known = prompts.into_iter().find(is_of);
+    if known.is_none() && mark.label.is_none() {
+        // The version of a plain file is a remark.
+        return None;
+    }
     let name = known.as_ref().map_or(looked.name, |known| &known.name).to_owned();
     let versions = versions(looked, &name, known.as_ref());
     let labels = known.as_ref().map(|known| known.versions.labels.clone()).unwrap_or_default();
