@@ -286,7 +286,7 @@ async fn refusals(described: &mut Description, everything: &Everything) {
         let rebound = admin.send(method, &path, &[("Host", "evil.example")], b"").await;
         assert_eq!(rebound.status, 403);
         described.check(method, template, &rebound);
-        let other = if method == "POST" { "PUT" } else { "DELETE" };
+        let other = if method == "POST" { "PUT" } else { "PATCH" };
         let refused = admin.send(other, &path, &[], b"").await;
         assert_eq!(refused.status, 405, "{other} {path}");
         described.check(method, template, &refused);

@@ -177,7 +177,7 @@ impl Client {
         for (name, value) in all {
             head.push_str(&format!("{name}: {value}\r\n"));
         }
-        if matches!(method, "POST" | "PUT") {
+        if matches!(method, "POST" | "PUT") || !body.is_empty() {
             head.push_str(&format!("Content-Length: {}\r\n", body.len()));
         }
         [head.as_bytes(), b"\r\n", body].concat()
