@@ -224,7 +224,8 @@ impl Maker<'_> {
             effective.prompts.push(in_canonical_form(prompt));
             return;
         }
-        match contents.held(&prompt, &row.raw_name, self.before, self.items()) {
+        let served = self.before.and_then(|before| before.served_source(&prompt.name));
+        match contents.held(&prompt, &row.raw_name, served, self.items()) {
             Some(Ok(HeldVersion { prompt, approval })) => {
                 let state = match state {
                     ApprovalState::Pending => ApprovalState::Changed,

@@ -3,7 +3,6 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::effective::Effective;
 use super::item_approvals::ItemApprovals;
 use base::seal;
 use domain::approval::{Approval, Decided, Files, Offered, Version};
@@ -80,13 +79,13 @@ impl VersionContents {
     }
 
     /// Returns the approved version that a name serves while the version that it offers is not
-    /// approved: the version that it served before, else the version that was approved last. A name
-    /// such as `NAME@3` serves no other version.
+    /// approved: the version with the source that it has `served`, else the version that was approved
+    /// last. A name such as `NAME@3` serves no other version.
     pub(crate) fn held<'a>(
         &'a self,
         prompt: &Prompt,
         content: &str,
-        before: Option<&Effective>,
+        served: Option<&Arc<str>>,
         items: ItemApprovals<'a>,
     ) -> Option<Result<HeldVersion<'a>, String>> {
         let of = &*prompt.version.as_ref()?.of;
@@ -97,7 +96,6 @@ impl VersionContents {
         let others = items.versions_of(of).chain(self.former_of(of));
         let others = others.filter(|_| prompt.name != content);
         let candidates = own.into_iter().chain(others).filter_map(approved);
-        let served = before.and_then(|before| before.served_source(&prompt.name));
         let chosen = candidates.max_by_key(|candidate| {
             let source = candidate.decided.version.source.as_ref();
             let is_served = source.is_some() && source == served;

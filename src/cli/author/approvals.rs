@@ -18,7 +18,7 @@ use crate::cli::shared::load::demand;
 use crate::cli::shared::output::{Column, elements, is_styled, printable, prompts, table_or};
 use crate::cli::shared::runtime::runtime;
 use approvals::{Action, Examined, examine_all, notes};
-use desk::{ApprovalBackend, Need, Outcome, OwnGateway, Shown};
+use desk::{ApprovalBackend, Need, OwnGateway, Shown};
 use review::marked;
 
 /// Runs one of the commands.
@@ -358,45 +358,11 @@ async fn decide(
         "lock": outcome.lock,
         "notes": outcome.notes,
     });
-    decision.query.view.output.print(&report, &said(action, &outcome, shown).join("\n"))?;
-    match left(&outcome) {
+    decision.query.view.output.print(&report, &outcome.lines(action, shown).join("\n"))?;
+    match outcome.refusals() {
         None => Ok(()),
         Some(left) => Err(Failure::new(left)),
     }
-}
-
-/// Names the prompts that a partial approval has left out, with the reasons.
-fn left(outcome: &Outcome) -> Option<String> {
-    let lines = outcome.refused.iter().map(|(name, why)| format!("\n{name}: {why}"));
-    let lines = printable(&lines.collect::<String>());
-    (!lines.is_empty()).then(|| format!("Not approved:{lines}"))
-}
-
-/// The lines that report a decision.
-fn said(action: &Action, outcome: &Outcome, shown: &[Shown]) -> Vec<String> {
-    let names = outcome.decided(shown);
-    let verb = match action {
-        Action::Approve { .. } | Action::ApproveVariants { .. } => "Approved",
-        Action::Reject => "Rejected",
-        Action::Withdraw => "Withdrawn",
-        Action::RollBack { .. } => "Rolled back",
-    };
-    let mut lines = Vec::new();
-    if !names.is_empty() {
-        let to = outcome.definition.as_ref();
-        let to = to.filter(|_| matches!(action, Action::RollBack { .. }));
-        let to = to.map(|to| format!(" to the version with the definition {to}"));
-        lines.push(format!("{verb}: {}{}", names.join(", "), to.unwrap_or_default()));
-    }
-    if !outcome.half.is_empty() {
-        let half = outcome.half.join(", ");
-        lines.push(format!("Approved by one of two: {half}; another person must approve, too"));
-    }
-    if lines.is_empty() {
-        lines.push("Nothing was approved.".to_owned());
-    }
-    lines.extend(outcome.notes.iter().cloned());
-    lines.iter().map(|line| printable(line)).collect()
 }
 
 /// The differences of prompts, as JSON and as text that is safe to print.

@@ -78,6 +78,40 @@ pub(super) struct Outcome {
 }
 
 impl Outcome {
+    /// Names the prompts that a partial approval has left out, with the reasons.
+    pub(super) fn refusals(&self) -> Option<String> {
+        let lines = self.refused.iter().map(|(name, why)| format!("\n{name}: {why}"));
+        let lines = printable(&lines.collect::<String>());
+        (!lines.is_empty()).then(|| format!("Not approved:{lines}"))
+    }
+
+    /// Returns the lines that report the decision.
+    pub(super) fn lines(&self, action: &Action, shown: &[Shown]) -> Vec<String> {
+        let names = self.decided(shown);
+        let verb = match action {
+            Action::Approve { .. } | Action::ApproveVariants { .. } => "Approved",
+            Action::Reject => "Rejected",
+            Action::Withdraw => "Withdrawn",
+            Action::RollBack { .. } => "Rolled back",
+        };
+        let mut lines = Vec::new();
+        if !names.is_empty() {
+            let to = self.definition.as_ref();
+            let to = to.filter(|_| matches!(action, Action::RollBack { .. }));
+            let to = to.map(|to| format!(" to the version with the definition {to}"));
+            lines.push(format!("{verb}: {}{}", names.join(", "), to.unwrap_or_default()));
+        }
+        if !self.half.is_empty() {
+            let half = self.half.join(", ");
+            lines.push(format!("Approved by one of two: {half}; another person must approve, too"));
+        }
+        if lines.is_empty() {
+            lines.push("Nothing was approved.".to_owned());
+        }
+        lines.extend(self.notes.iter().cloned());
+        lines.iter().map(|line| printable(line)).collect()
+    }
+
     /// The names of the shown prompts on which was decided.
     pub(super) fn decided<'a>(&self, shown: &'a [Shown]) -> Vec<&'a str> {
         let is_decided =

@@ -6,7 +6,6 @@ use std::io::{self, BufRead, Write};
 
 use super::card::{END, card, with_places};
 use super::desk::{ApprovalBackend, Shown, is_waiting, variants};
-use super::{left, said};
 use crate::cli::shared::failure::Failure;
 use crate::cli::shared::output::{elements, is_styled, print, printable, printable_line, prompts};
 use approvals::Action;
@@ -127,7 +126,7 @@ impl Walk<'_> {
             Action::Reject => self.rejected += decided,
             _ => self.approved += decided,
         }
-        let lines = said(action, &outcome, shown).into_iter().chain(left(&outcome));
+        let lines = outcome.lines(action, shown).into_iter().chain(outcome.refusals());
         print(&lines.collect::<Vec<_>>().join("\n"))
     }
 }
