@@ -1,5 +1,6 @@
 //! The admin side of the gateway, as an operator sees it.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
@@ -17,6 +18,7 @@ use crate::disk::SimDisk;
 use crate::machine::trace;
 use crate::plan::{ADMIN_TOKEN, Approvals, Approved, GATEWAY, LOCK, admin_of};
 use crate::skills;
+use crate::upstream::versions::VERSIONED;
 use crate::world::World;
 use domain::approval::markdown;
 
@@ -88,6 +90,33 @@ pub async fn withdraw_a_skill(world: &World, replica: usize, rng: &mut Rng) {
     }
 }
 
+/// Decides on versions of an upstream's prompt: approves or rejects some that wait, or takes an
+/// approval back. Returns whether that was carried out.
+pub async fn decide_on_versions(
+    world: &World,
+    replica: usize,
+    upstream: &str,
+    rng: &mut Rng,
+) -> bool {
+    let Some((rows, tag)) = rows(world, replica).await else { return false };
+    let begin = format!("{upstream}__{VERSIONED}@");
+    let of_version =
+        |row: &&Value| row["name"].as_str().is_some_and(|name| name.starts_with(&begin));
+    let (waiting, decided): (Vec<_>, Vec<_>) =
+        rows.iter().filter(of_version).partition(|row| is_waiting(row));
+    let (action, chosen) = match rng.u8(..16) {
+        0 => {
+            let approved = decided.into_iter().filter(|row| row["approved"].is_object());
+            ("withdraw", Vec::from_iter(rng.choice(approved.collect::<Vec<_>>())))
+        }
+        1..5 => ("reject", Vec::from_iter(rng.choice(waiting))),
+        5..12 => ("approve", Vec::from_iter(rng.choice(waiting))),
+        _ => ("approve", waiting),
+    };
+    let names: Vec<_> = chosen.into_iter().map(|row| row["name"].clone()).collect();
+    !names.is_empty() && decide(world, replica, action, &names, &tag).await
+}
+
 /// Approves what is offered of one prompt, as it is shown. Nothing else becomes approved, whatever
 /// the upstream answers meanwhile.
 pub async fn approve_what_is_shown(world: &World, replica: usize, rng: &mut Rng) {
@@ -133,10 +162,13 @@ async fn rows(world: &World, replica: usize) -> Option<(Vec<Value>, String)> {
 /// The names of the prompts and skills that wait for a decision, and the tag of their list.
 async fn waiting(world: &World, replica: usize) -> Option<(Vec<Value>, String)> {
     let (rows, tag) = rows(world, replica).await?;
-    let waiting =
-        rows.iter().filter(|row| matches!(row["state"].as_str(), Some("pending" | "changed")));
+    let waiting = rows.iter().filter(|row| is_waiting(row));
     let names: Vec<_> = waiting.map(|row| row["name"].clone()).collect();
     (!names.is_empty()).then_some((names, tag))
+}
+
+fn is_waiting(row: &Value) -> bool {
+    matches!(row["state"].as_str(), Some("pending" | "changed"))
 }
 
 /// Sends a decision; returns whether it was carried out.
@@ -185,7 +217,8 @@ pub fn approvals(disk: &SimDisk) -> Approvals {
         }
         Some(((upstream, name), Approved { description, text, template }))
     });
-    Approvals { prompts: prompts.collect(), skills: skills.collect() }
+    let withdrawn = withdrawn(disk);
+    Approvals { prompts: prompts.collect(), skills: skills.collect(), withdrawn }
 }
 
 /// The object with this digest, a text (Markdown) or a definition (JSON).
@@ -203,15 +236,13 @@ fn object(disk: &SimDisk, digest: &str) -> Value {
 /// The upstream and raw name of each approved prompt or skill, with the digests of its definition,
 /// and of its texts or files.
 fn entries(disk: &SimDisk) -> Vec<([String; 2], Vec<String>)> {
-    let lock = disk.read(Path::new(LOCK)).unwrap_or_default();
-    let lock: DocumentMut = String::from_utf8_lossy(&lock).parse().expect("the lock file is whole");
+    let lock = lock(disk);
     let entries =
         [("prompts", "prompt"), ("skills", "skill")].into_iter().flat_map(|(all, one)| {
             let entries = lock.get(all).and_then(|entries| entries.as_array_of_tables());
             entries.into_iter().flat_map(ArrayOfTables::iter).map(move |entry| (entry, one))
         });
     let read = |(prompt, kind): (&Table, &str)| {
-        let text = |table: &Table, key| table.get(key)?.as_str().map(str::to_owned);
         let approved = prompt.get("approved")?.as_table()?;
         let texts = approved.get("texts").and_then(|texts| texts.as_array_of_tables());
         let texts = texts.into_iter().flat_map(ArrayOfTables::iter);
@@ -225,4 +256,29 @@ fn entries(disk: &SimDisk) -> Vec<([String; 2], Vec<String>)> {
         Some(([text(prompt, "upstream")?, text(prompt, kind)?], digests.collect()))
     };
     entries.filter_map(read).collect()
+}
+
+/// The upstream and raw name of each prompt of which an approval was taken back, and no version
+/// approved since.
+fn withdrawn(disk: &SimDisk) -> BTreeSet<(String, String)> {
+    let lock = lock(disk);
+    let prompts = lock.get("prompts").and_then(|prompts| prompts.as_array_of_tables());
+    let withdrawn = prompts.into_iter().flat_map(ArrayOfTables::iter).filter_map(|prompt| {
+        let version = |table: &Table| (text(table, "definition"), text(table, "source"));
+        let rejected = version(prompt.get("rejected")?.as_table()?);
+        let mut previous = prompt.get("previous")?.as_array_of_tables()?.iter();
+        let is_withdrawn =
+            prompt.get("approved").is_none() && previous.any(|table| version(table) == rejected);
+        is_withdrawn.then_some((text(prompt, "upstream")?, text(prompt, "prompt")?))
+    });
+    withdrawn.collect()
+}
+
+fn lock(disk: &SimDisk) -> DocumentMut {
+    let lock = disk.read(Path::new(LOCK)).unwrap_or_default();
+    String::from_utf8_lossy(&lock).parse().expect("the lock file is whole")
+}
+
+fn text(table: &Table, key: &str) -> Option<String> {
+    table.get(key)?.as_str().map(str::to_owned)
 }

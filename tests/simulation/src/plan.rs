@@ -1,6 +1,6 @@
 //! The scenario of a run: everything that the seed decides before it begins.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -36,6 +36,9 @@ pub fn address_of(replica: usize) -> SocketAddr {
 pub fn admin_of(replica: usize) -> SocketAddr {
     SocketAddr::new(GATEWAY, ADMIN_PORT + replica as u16)
 }
+
+/// The view that has the versions of prompts, too.
+pub const VERSIONS_VIEW: &str = "versions";
 
 /// The folder of all that the replicas write.
 pub const HOME: &str = "/gateway";
@@ -114,7 +117,7 @@ pub struct Faults {
 }
 
 /// The names of the faults, as the command line has them.
-pub const FAULTS: [&str; 17] = [
+pub const FAULTS: [&str; 18] = [
     "network",
     "moods",
     "disk",
@@ -132,6 +135,7 @@ pub const FAULTS: [&str; 17] = [
     "skills",
     "links",
     "rollouts",
+    "versions",
 ];
 
 #[derive(Clone, Debug)]
@@ -182,6 +186,8 @@ pub struct Approvals {
     pub prompts: BTreeMap<(String, String), Approved>,
     /// The entries of skills, with the URIs of their upstreams.
     pub skills: BTreeMap<(String, String), Value>,
+    /// The prompts whose approval was taken back.
+    pub withdrawn: BTreeSet<(String, String)>,
 }
 
 /// The approved version of a prompt.
@@ -318,6 +324,7 @@ impl Scenario {
                 has_skills: false,
                 has_links: false,
                 has_rollout: false,
+                has_versions: false,
             }
         });
         let mut upstreams: Vec<_> = upstreams.collect();
@@ -366,6 +373,9 @@ impl Scenario {
         // From where any failure of two callers is enough, to several of each.
         let rollback = own.choice([(0.0, 10), (0.1, 20), (0.2, 20)]).expect("one of them");
         let authors = own.u8(..) < 200;
+        for plan in &mut upstreams {
+            plan.has_versions = plan.can_have_versions() && own.u8(..) < 230;
+        }
         Self {
             latencies: (0..8).map(|_| draw_latency(rng)).collect(),
             upstreams,
@@ -405,6 +415,10 @@ impl Scenario {
         self.upstreams.iter().any(|plan| plan.has_links)
     }
 
+    pub fn has_versions(&self) -> bool {
+        self.upstreams.iter().any(|plan| plan.has_versions)
+    }
+
     /// Whether an upstream lists for each caller.
     pub fn has_private_lists(&self) -> bool {
         self.upstreams.iter().any(|plan| plan.lists_per_caller)
@@ -434,6 +448,7 @@ impl Scenario {
             "skills" => self.upstreams.iter_mut().for_each(|plan| plan.has_skills = false),
             "links" => self.upstreams.iter_mut().for_each(|plan| plan.has_links = false),
             "rollouts" => self.upstreams.iter_mut().for_each(|plan| plan.has_rollout = false),
+            "versions" => self.upstreams.iter_mut().for_each(|plan| plan.has_versions = false),
             "client" => drop(self.clients.pop()),
             "upstream" => drop(self.upstreams.pop()),
             "half" => self.chaos /= 2,
@@ -556,6 +571,9 @@ impl Scenario {
                 "[[rollouts]]\nprompt = \"{id}__{ROLLED_OUT}\"\nto = \"{CANDIDATE}\"\nshare = 1\n\
                  rollback = {{ share = {share:.1}, over = {over} }}\n"
             );
+        }
+        if self.has_versions() {
+            let _ = write!(toml, "[views.{VERSIONS_VIEW}]\nversions = true\n");
         }
         toml + "[end]\n"
     }

@@ -28,6 +28,7 @@ use crate::skills::{FILES, NAMES, SKILL_FILE, public};
 use crate::store::Store;
 use crate::upstream::{Mood, Plan, Prompt, Transport, Upstream};
 use crate::vault::Vault;
+use crate::versions::Reader;
 use crate::world::World;
 
 /// The gateway, as one process or as replicas, which can crash and start again.
@@ -174,6 +175,7 @@ async fn write_anything(world: Arc<World>, mut rng: Rng, until: Instant) {
         for upstream in world.upstreams() {
             match rng.u8(..8) {
                 0 => upstream.restore(),
+                1..5 if upstream.plan().has_versions => upstream.change_versions(&mut rng),
                 _ => upstream.write_anything(&mut rng),
             }
         }
@@ -314,6 +316,7 @@ async fn check_calm(gateway: &Gateway, clients: &[Arc<Mutex<Client>>], rng: &mut
         check_client(world, &mut client).await;
         check_skills(world, &mut client).await;
     }
+    check_versions(gateway, rng).await;
     check_authors(world, clients, rng).await;
     check_rollouts(gateway, rng).await;
     check_provoked(world, clients, rng).await;
@@ -392,6 +395,38 @@ async fn check_authors(world: &World, clients: &[Arc<Mutex<Client>>], rng: &mut 
     sleep(ADOPTION).await;
     for client in clients {
         check_client(world, &mut *client.lock().await).await;
+    }
+}
+
+/// Whatever author and approver do with the versions of a prompt, it stays served, with approved
+/// texts.
+async fn check_versions(gateway: &Gateway, rng: &mut Rng) {
+    // A list that changes again and again is walked every 30 seconds only.
+    const ADOPTION: Duration = Duration::from_secs(40);
+    let world = &gateway.world;
+    let upstreams = world.upstreams().iter().filter(|upstream| {
+        upstream.plan().has_versions && !world.newest_rules().is_disabled(&upstream.plan().id)
+    });
+    for upstream in upstreams {
+        let mut reader = Reader::new(world, upstream, rng.fork());
+        for _ in 0..rng.usize(3..12) {
+            let replica = rng.usize(..world.scenario.replicas);
+            for _ in 0..rng.usize(..5) {
+                upstream.change_versions(rng);
+                sleep(Duration::from_millis(rng.u64(..2_000))).await;
+            }
+            sleep(ADOPTION).await;
+            reader.read().await;
+            if rng.u8(..) < 180 {
+                gateway.decide_on_versions(replica, rng).await;
+            }
+            if rng.u8(..) < 20 {
+                gateway.end_and_start(replica).await;
+            }
+        }
+        upstream.restore_versions();
+        // Until it is walked at once again.
+        sleep(RECOVERY * 2).await;
     }
 }
 
@@ -760,6 +795,9 @@ impl Gateway {
     /// Approves what one of the replicas offers, and lets all of them know.
     async fn approve(&self, replica: usize, rng: &mut Rng) {
         // A decision on a lock file that is not yet in use is refused: one at a time.
+        if self.world.scenario.has_versions() && rng.bool() {
+            return self.decide_on_versions(replica, rng).await;
+        }
         if self.world.scenario.has_skills() && rng.u8(..4) == 0 {
             admin::withdraw_a_skill(&self.world, replica, rng).await;
         } else if rng.bool() {
@@ -767,9 +805,22 @@ impl Gateway {
         } else {
             admin::approve_what_is_shown(&self.world, replica, rng).await;
         }
+        self.apply_approvals(false).await;
+    }
+
+    /// Decides on versions that one of the replicas offers, and lets all of them know.
+    async fn decide_on_versions(&self, replica: usize, rng: &mut Rng) {
+        let plans = self.world.scenario.upstreams.iter().filter(|plan| plan.has_versions);
+        let Some(plan) = rng.choice(plans.collect::<Vec<_>>()) else { return };
+        let has_decided = admin::decide_on_versions(&self.world, replica, &plan.id, rng).await;
+        self.apply_approvals(has_decided).await;
+    }
+
+    /// Lets all replicas know the lock file, if its approvals differ, or another decision is in it.
+    async fn apply_approvals(&self, has_decided: bool) {
         let approved = admin::approvals(&self.world.machine.disk);
         let rules = self.rules().clone();
-        if approved != rules.approved {
+        if has_decided || approved != rules.approved {
             self.apply(Rules { approved, ..rules }).await;
         }
     }

@@ -2,6 +2,7 @@
 //! it.
 
 mod author;
+pub mod versions;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -38,6 +39,7 @@ use crate::skills::{NAMES, Shelf};
 use crate::vault::{self, Vault};
 pub use author::OUTSIDE;
 use author::Oddity;
+use versions::Versions;
 
 type Body = BoxBody<Bytes, io::Error>;
 
@@ -65,6 +67,8 @@ pub struct Plan {
     pub has_links: bool,
     /// Whether it has a prompt in two versions, of which all callers are to get the new one.
     pub has_rollout: bool,
+    /// Whether it is a library with a prompt that has versions and labels.
+    pub has_versions: bool,
 }
 
 /// How the gateway reaches it.
@@ -157,6 +161,8 @@ struct State {
     prompts: BTreeMap<String, Prompt>,
     /// The prompts of a library whose files an author has replaced.
     oddities: BTreeMap<String, Oddity>,
+    /// `None` for an upstream without versions.
+    versions: Option<Versions>,
     /// `None` for an upstream without the extension for skills.
     skills: Option<Shelf>,
     /// List walks under way.
@@ -226,11 +232,12 @@ impl Upstream {
             let kind = if rng.u8(..) < 80 { "secret" } else { "open" };
             format!("{kind}-{number}")
         });
-        let versions = plan.has_rollout.then(|| [ROLLED_OUT.to_owned(), candidate()]);
-        for name in numbered.chain(versions.into_iter().flatten()) {
+        let rolled_out = plan.has_rollout.then(|| [ROLLED_OUT.to_owned(), candidate()]);
+        for name in numbered.chain(rolled_out.into_iter().flatten()) {
             let description = format!("{name} of {} in version 0", plan.id);
             prompts.insert(name.clone(), Prompt { name, description });
         }
+        let versions = plan.has_versions.then(Versions::new);
         let skills = plan.has_skills.then(|| Shelf::new(&plan.id, rng.fork()));
         Self(Arc::new(Shared {
             plan,
@@ -245,6 +252,7 @@ impl Upstream {
                 version: 0,
                 prompts,
                 oddities: BTreeMap::new(),
+                versions,
                 skills,
                 walks: BTreeMap::new(),
                 next_walk: 0,
@@ -288,6 +296,7 @@ impl Upstream {
                     self.write(&prompt);
                 }
                 NAMES.iter().for_each(|name| self.write_skill(name));
+                self.restore_versions();
             }
         }
     }

@@ -18,6 +18,7 @@ use tokio::time::Instant;
 
 use crate::machine::{Machine, trace};
 use crate::plan::{Approved, CallerPlan, ClientPlan, Rules, SHARE, Scenario, audit_of};
+use crate::upstream::versions::{VERSIONED, is_versioned};
 use crate::upstream::{Arrival, Plan, Prompt, Transport, Upstream};
 use crate::vault::{self, Vault};
 
@@ -54,6 +55,8 @@ struct State {
     left: Vec<(usize, Instant)>,
     /// First arrivals of gets at upstreams, in the order of their arrival.
     admitted: Vec<Admitted>,
+    /// When a replica has last served the plain name of a prompt with versions, by the upstream.
+    served: BTreeMap<(usize, String), Instant>,
     /// The last links that clients got.
     links: VecDeque<GivenLink>,
     steps: u64,
@@ -371,6 +374,47 @@ impl World {
         rules.any(|period| period.value.approval(&plan.id, &prompt.name).is_some_and(is_same))
     }
 
+    /// Whether a prompt with versions was approved at the time with this definition.
+    pub fn may_list(&self, plan: &Plan, version: &Prompt, from: Instant, until: Instant) -> bool {
+        let mut rules = self.rules_at(from, until).into_iter();
+        rules.any(|rules| {
+            let approved = rules.approval(&plan.id, &version.name);
+            approved.is_some_and(|approved| approved.description == version.description)
+        })
+    }
+
+    /// A replica has served the plain name of the prompt with versions in a call since `sent`.
+    pub fn serves_version(&self, replica: usize, upstream: &str, sent: Instant) {
+        self.lock().served.insert((replica, upstream.to_owned()), sent);
+    }
+
+    /// A replica has refused the plain name of the prompt with versions in a call since `sent`. If
+    /// it has served it before, nothing but a withdrawal may take it from the caller.
+    pub fn refuses_version(
+        &self,
+        replica: usize,
+        upstream: &Upstream,
+        caller: &CallerPlan,
+        why: &str,
+        sent: Instant,
+    ) {
+        let (id, now) = (&upstream.plan().id, Instant::now());
+        let Some(last) = self.lock().served.get(&(replica, id.clone())).copied() else { return };
+        // A gateway that starts, or has not used the library meanwhile, knows no texts of before.
+        let is_known = self.was_up_since(replica, last) && !self.was_disabled(id, last, now);
+        let may_get = self.rules_at(sent, now).iter().all(|own| own.allow(caller, id, VERSIONED));
+        let rules = self.rules_at(last, now);
+        let mut withdrawn = rules.iter().flat_map(|rules| &rules.approved.withdrawn);
+        let is_withdrawn = withdrawn.any(|version| {
+            // Since then, or of a version that the plain name may come back to.
+            let is_new = !rules[0].approved.withdrawn.contains(version);
+            version.0 == *id && (is_new || upstream.has_offered_version(&version.1))
+        });
+        if is_known && may_get && !is_withdrawn {
+            self.violation(format!("{id}__{VERSIONED} was taken from {}: {why}", caller.id));
+        }
+    }
+
     /// A client has received a link.
     pub fn keep_link(&self, link: GivenLink) {
         let links = &mut self.lock().links;
@@ -669,7 +713,8 @@ impl World {
         if !self.scenario.has_snapshot {
             return Vec::new();
         }
-        let approved = rules.approved.prompts.iter().filter(|((id, _), _)| *id == upstream.id);
+        let of_upstream = |name: &(String, String)| name.0 == upstream.id && !is_versioned(&name.1);
+        let approved = rules.approved.prompts.iter().filter(|(name, _)| of_upstream(name));
         let approved = approved.map(|((_, name), approved)| {
             let (name, description) = (name.clone(), approved.description.clone());
             Prompt { name, description }

@@ -4,6 +4,7 @@ mod channel;
 mod events;
 mod links;
 pub mod skills;
+mod versions;
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
@@ -26,6 +27,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::machine::trace;
 use crate::plan::{CallerPlan, ClientPlan, ClientTransport, FLOOD, PROVOKER, address_of};
+use crate::upstream::versions::is_versioned;
 use crate::upstream::{MODERN, OUTSIDE, Prompt, ROLLED_OUT, candidate};
 use crate::world::{Observer, SeenList, World};
 use channel::Channel;
@@ -47,6 +49,8 @@ pub struct Client {
     channel: Option<Channel>,
     /// The session, once it is initialized; over a channel it has no name.
     session: Option<String>,
+    /// The path of its endpoint.
+    path: String,
     next_id: u64,
     /// Its observations of the lists of each replica.
     observers: Vec<Observer>,
@@ -94,6 +98,7 @@ enum Action {
     Restart,
     VisitSkills,
     FollowLink,
+    GetVersion,
     Think,
 }
 
@@ -109,6 +114,7 @@ impl Client {
             connection: None,
             channel: None,
             session: None,
+            path: "/mcp".to_owned(),
             next_id: 0,
             observers,
             names: Vec::new(),
@@ -133,6 +139,7 @@ impl Client {
                 Action::Restart => self.restart(),
                 Action::VisitSkills => Visitor(self).visit().await,
                 Action::FollowLink => links::follow(self).await,
+                Action::GetVersion => versions::get(self).await,
                 Action::Think => sleep(Duration::from_secs(1)).await,
             }
         }
@@ -141,6 +148,7 @@ impl Client {
     fn draw(&mut self) -> Action {
         match self.rng.u8(..100) {
             0..25 => Action::List,
+            25..42 if self.world.scenario.has_versions() => Action::GetVersion,
             25..62 => Action::Get,
             62..70 => Action::GetPlain,
             70..75 => Action::GetAndLeave,
@@ -209,6 +217,8 @@ impl Client {
         }
         let of_skills = prompts.extract_if(.., |prompt| stands_for_skill(prompt));
         skills::check_prompts(self, &of_skills.collect::<Vec<_>>(), sent);
+        let versioned = prompts.extract_if(.., |prompt| versions::stands_for_version(prompt));
+        versions::check_prompts(self, &versioned.collect::<Vec<_>>(), sent);
         let names = prompts.iter().filter_map(|prompt| prompt["name"].as_str().map(str::to_owned));
         let names: Vec<_> = names.collect();
         self.names.clone_from(&names);
@@ -253,6 +263,7 @@ impl Client {
         if let Outcome::Result(result) = &outcome {
             self.check_text(name, &nonce, result, sent);
         }
+        versions::check_get(self, name, &outcome, sent);
         outcome
     }
 
@@ -264,6 +275,8 @@ impl Client {
         let is_of = |name: &str| {
             text.starts_with(&format!("{upstream} says {name} of {upstream} in version "))
         };
+        let version = versions::version_in(text, upstream).filter(|_| is_versioned(name));
+        let name = version.as_ref().map_or(name, |version| &version.name);
         let is_own = (is_of(name) || other.as_deref().is_some_and(is_of))
             && text.ends_with(&format!(" for {nonce}"));
         if !is_own {
@@ -476,7 +489,7 @@ impl Client {
 
     /// Posts a message. Returns the response; `None` if there was none.
     async fn post(&mut self, body: &Value, method: Option<&str>) -> Option<Response<Incoming>> {
-        let mut request = self.builder(http::Method::POST, "/mcp");
+        let mut request = self.builder(http::Method::POST, &self.path);
         match (&self.session, method) {
             (_, Some(method)) if self.is_modern() => {
                 request =
@@ -575,6 +588,7 @@ impl Client {
             connection: None,
             channel: None,
             session: self.session.clone(),
+            path: self.path.clone(),
             next_id: 0,
             observers: Vec::new(),
             names: Vec::new(),
@@ -745,6 +759,11 @@ impl Client {
             answers: false,
         };
         Self::new(plan, world, rng)
+    }
+
+    /// Uses the endpoint of a view from now on.
+    pub fn enter(&mut self, view: &str) {
+        self.path = format!("/mcp/{view}");
     }
 
     /// Connects anew, to this replica.

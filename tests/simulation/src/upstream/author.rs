@@ -5,7 +5,7 @@ use std::path::Path;
 
 use fastrand::Rng;
 
-use super::{Prompt, State, Upstream};
+use super::{Plan, Prompt, State, Upstream};
 use crate::disk::SimDisk;
 use crate::machine::trace;
 
@@ -59,7 +59,7 @@ impl Upstream {
             return;
         };
         if rng.u8(..) < 60 {
-            litter(&self.0.plan.folder(), &prompt, disk, rng);
+            litter(&self.0.plan, &prompt, disk, rng);
         } else {
             let oddity = self.spoil(&prompt, disk, rng);
             trace::note(&self.0.plan.id, &format!("an author makes {} {oddity:?}", prompt.name));
@@ -74,6 +74,7 @@ impl Upstream {
         for name in LITTER {
             disk.remove(&self.0.plan.folder().join(name));
         }
+        self.restore_versions();
         let odd: Vec<_> = {
             let state = self.lock();
             let odd = state.oddities.keys().filter_map(|name| state.prompts.get(name));
@@ -100,13 +101,9 @@ impl Upstream {
         self.clear(name);
         disk.remove(&file);
         let valid = self.file_of(prompt);
-        let body = valid.rfind("---\n").map_or(0, |at| at + "---\n".len());
-        let front = &valid[..body];
+        let front = front_matter(&valid);
         let (oddity, bytes) = match rng.u8(..10) {
-            0 => (Oddity::Unlisted, broken_front_matter(name, rng).into_bytes()),
-            1 => (Oddity::Unlisted, broken_encoding(&valid, rng)),
-            2 => (Oddity::Unlisted, valid.as_bytes()[..rng.usize(..body - 1)].to_vec()),
-            3 => (Oddity::Unlisted, [front, &broken_template(rng)].concat().into_bytes()),
+            kind @ 0..4 => (Oddity::Unlisted, broken_file(kind, name, &valid, rng)),
             4 => {
                 disk.write(&folder.join(twin(name)), valid.as_bytes());
                 (Oddity::Unlisted, valid.clone().into_bytes())
@@ -169,10 +166,14 @@ fn outside(disk: &SimDisk) -> String {
 }
 
 /// Adds an entry that changes no prompt.
-fn litter(folder: &Path, prompt: &Prompt, disk: &SimDisk, rng: &mut Rng) {
+fn litter(plan: &Plan, prompt: &Prompt, disk: &SimDisk, rng: &mut Rng) {
     let outside = outside(disk);
     let name = LITTER[rng.usize(..LITTER.len())];
-    let path = folder.join(name);
+    // Its labels count.
+    if plan.has_versions && name == "labels.toml" {
+        return;
+    }
+    let path = plan.folder().join(name);
     let of_prompt = format!("{}.md", prompt.name);
     disk.remove(&path);
     match name {
@@ -201,6 +202,22 @@ fn litter(folder: &Path, prompt: &Prompt, disk: &SimDisk, rng: &mut Rng) {
             disk.write(&versions.join("next.md"), b"---\nname: nobody\n---\nx");
             disk.write(&versions.join("1.md"), b"---\nname: [\n---\nx");
         }
+    }
+}
+
+/// The lines of a file before its template.
+fn front_matter(valid: &str) -> &str {
+    &valid[..valid.rfind("---\n").map_or(0, |at| at + "---\n".len())]
+}
+
+/// A file that is no prompt, of one of four kinds.
+pub(super) fn broken_file(kind: u8, name: &str, valid: &str, rng: &mut Rng) -> Vec<u8> {
+    let front = front_matter(valid);
+    match kind {
+        0 => broken_front_matter(name, rng).into_bytes(),
+        1 => broken_encoding(valid, rng),
+        2 => valid.as_bytes()[..rng.usize(..front.len() - 1)].to_vec(),
+        _ => [front, &broken_template(rng)].concat().into_bytes(),
     }
 }
 
