@@ -55,7 +55,7 @@ async fn what_waits_for_approval_shows_at_the_start_in_status_in_the_list_and_in
     let page = async |path: &str| {
         String::from_utf8(admin.send("GET", path, &token, b"").await.body).unwrap()
     };
-    assert!(page("/overview").await.contains("Upstream up: 1 prompt waits"));
+    assert!(page("/overview").await.contains("up: 1 prompt waits for approval"));
     assert!(page("/access").await.contains("held back: not approved"));
     let metric = "promptgate_upstream_prompts_waiting";
     assert!(

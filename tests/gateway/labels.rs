@@ -239,6 +239,19 @@ async fn a_move_over_the_api_is_of_what_was_seen_and_on_record() {
     let expected = json!({"name": REFUND, "label": "candidate", "from": 3, "to": 2});
     assert_eq!((status, &done), (200, &expected));
     assert!(desk.library.labels().starts_with("# reviewed\n"));
+    let record = desk.log.wait_for("label_moved").await;
+    for (key, expected) in [
+        ("upstream", json!("lib")),
+        ("prompt", json!("refund")),
+        ("label", json!("candidate")),
+        ("from", json!(3)),
+        ("to", json!(2)),
+        ("by", json!("ada")),
+        ("why", json!("shorter")),
+        ("via", json!("admin")),
+    ] {
+        assert_eq!(record[key], expected, "{key}: {record}");
+    }
     let moved = desk.look().await;
     assert_eq!(moved["labels"]["candidate"], 2, "the answer comes once the move can be seen");
     assert_eq!(desk.put("candidate", &tag(&row), body).await.0, 412, "seen before the move");
@@ -261,19 +274,6 @@ async fn a_move_over_the_api_is_of_what_was_seen_and_on_record() {
     let (status, said) = desk.change("DELETE", "production", &tag(&removed), json!({})).await;
     assert_eq!(status, 409, "{said}");
     assert_eq!(desk.log.wait_for("label_removed").await["label"], "new");
-    let record = desk.log.wait_for("label_moved").await;
-    for (key, expected) in [
-        ("upstream", json!("lib")),
-        ("prompt", json!("refund")),
-        ("label", json!("candidate")),
-        ("from", json!(3)),
-        ("to", json!(2)),
-        ("by", json!("ada")),
-        ("why", json!("shorter")),
-        ("via", json!("admin")),
-    ] {
-        assert_eq!(record[key], expected, "{key}: {record}");
-    }
     let path = "/prompts/lib__refund/versions?left=production&right=candidate";
     let page = desk.admin.send("GET", path, &[], b"").await.body;
     let page = String::from_utf8(page).unwrap();
@@ -447,7 +447,8 @@ async fn no_get_fails_during_the_walk_through_of_versions_with_approvals() {
 #[tokio::test]
 async fn a_version_that_is_not_approved_takes_no_prompt_from_its_callers() {
     let library = Library::new("[refund]\nproduction = 1\n");
-    let folder = Folder::new(&(enforced("") + ADMIN + &library.table()));
+    let table = library.table().replace("[listing]\ndebounce = \"1ms\"\n", "");
+    let folder = Folder::new(&(enforced("") + ADMIN + &table));
     let approved = folder.approvals(&["approve", "lib__refund@1", "lib__plain", "--yes"]).await;
     assert_eq!(approved.code, Some(0), "{approved:?}");
     let (process, admin) = Process::serve_admin(folder.path(), &[]).await;

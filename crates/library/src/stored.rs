@@ -187,11 +187,11 @@ mod tests {
             Ok::<_, Kind>(result.json().text().to_owned())
         };
         assert!(get(&last).unwrap().contains(r#""text":"4""#));
-        for version in 6..=9 {
+        for version in 6..=36 {
             last = snapshot_after(vec![of(&version.to_string())], Some(&last));
         }
-        assert!(get(&last).unwrap().contains(r#""text":"4""#), "five are kept");
-        last = snapshot_after(vec![of("10")], Some(&last));
+        assert!(get(&last).unwrap().contains(r#""text":"4""#), "32 texts are kept");
+        last = snapshot_after(vec![of("37")], Some(&last));
         assert!(matches!(get(&last), Err(Kind::NotApproved { .. })), "and no more");
         let gone = snapshot_after(Vec::new(), Some(&four));
         assert!(matches!(get(&gone), Err(Kind::Error { .. })), "what is removed is removed");

@@ -177,6 +177,13 @@ async fn every_answer_is_as_it_is_described() {
     let path = "/api/v1/labels/house__refund/production";
     let moved = admin.send("PUT", path, &headers, b"{\"version\":2,\"why\":\"read\"}").await;
     described.check("PUT", "/api/v1/labels/{name}/{label}", &moved);
+    let labels = described.get(admin, "/api/v1/labels", "/api/v1/labels").await.json();
+    let tag = labels["prompts"][0]["tag"].as_str().unwrap();
+    let path = "/api/v1/labels/house__refund/candidate";
+    let headers = [("Content-Type", "application/json"), ("If-Match", tag)];
+    let removed = admin.send("DELETE", path, &headers, b"{}").await;
+    assert_eq!(removed.status, 200, "{}", text(&removed));
+    described.check("DELETE", "/api/v1/labels/{name}/{label}", &removed);
     assert_eq!(moved.status, 200, "{}", text(&moved));
 
     let find = json!({"find": {"find": {"caller": "ci"}, "limit": 2, "before": null}});
