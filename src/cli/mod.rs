@@ -5,9 +5,10 @@ mod observe;
 mod operate;
 mod shared;
 
+use std::path::Path;
 use std::process::ExitCode;
 
-use shared::args::{AuditCommand, Cli, Command, ConfigCommand, KeyCommand};
+use shared::args::{AuditCommand, Cli, Command, ConfigCommand, KeyCommand, Output};
 use shared::failure::{Failure, USAGE};
 use shared::output::print_json;
 
@@ -39,11 +40,7 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
             return author::check_folder::run(&folder, &output);
         }
         Command::Check { folder: None, file, dial, against_running, output } => {
-            let check = if dial { operate::dial::run } else { operate::check::run };
-            check(&file.config, &output)?;
-            if against_running {
-                operate::check::against_running(&file.config)?;
-            }
+            check(&file.config, dial, against_running, &output)?;
         }
         Command::Init { from } => operate::init::run(from.as_deref())?,
         Command::Import { file } => operate::import::run(&file)?,
@@ -102,4 +99,11 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Checks a configuration file.
+fn check(path: &Path, dial: bool, against_running: bool, output: &Output) -> Result<(), Failure> {
+    let check = if dial { operate::dial::run } else { operate::check::run };
+    check(path, output)?;
+    if against_running { operate::check::against_running(path) } else { Ok(()) }
 }

@@ -52,7 +52,8 @@ pub(super) fn all(state: &AdminState) -> Labels {
     Labels { takes_moves: state.admin.write, prompts }
 }
 
-/// Changes a label of the prompt `name`. `if_match` is the tag of the prompt in that document (RFC 9110, section 13.1.1).
+/// Changes a label of the prompt `name`. `if_match` is the tag of the prompt in that document
+/// (RFC 9110, section 13.1.1).
 pub(super) async fn change(
     state: &AdminState,
     name: &str,

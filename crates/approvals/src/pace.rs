@@ -1,5 +1,5 @@
-//! The pace of the gateway's own calls. No limit of callers counts them, so each upstream gets only
-//! so many at once, at a rate of their own (docs/configuration.md).
+//! The pace of the gateway's own calls. No limit of callers counts them, so they have
+//! a bound and a rate for each upstream (docs/configuration.md).
 
 use std::collections::HashMap;
 use std::num::NonZeroU32;

@@ -169,8 +169,8 @@ impl LabelledPrompts<'_> {
         library.prompts.iter().filter_map(prompt).collect()
     }
 
-    /// Moves or removes a label of a prompt, records it, and returns the previous version. `tag` is the
-    /// [`LabelledPrompt::tag`] that was shown to the person; `None` skips this check. Returns once
+    /// Moves or removes a label of a prompt, records it, and returns the previous version. `tag` is
+    /// the [`LabelledPrompt::tag`] that was shown to the person; `None` skips this check. Returns once
     /// the gateway has read the labels again, or after [`READ_TIMEOUT`].
     ///
     /// # Errors

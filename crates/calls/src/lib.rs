@@ -526,8 +526,8 @@ impl Router {
     }
 
     /// Finds the upstream that may own a name that no list contains. Until that upstream's list is
-    /// received, the name is not answered as unknown: clients would forget it. The name of an invalid
-    /// prompt is answered with the reason.
+    /// received, the name is not answered as unknown: clients would forget it. The name of an
+    /// invalid prompt is answered with the reason.
     fn unlisted<'a>(&'a self, catalog: &Catalog, call: &Call, name: &str) -> Option<Unlisted<'a>> {
         let claimed = self.lists.naming.claimed(name);
         self.upstreams.values().find_map(|upstream| {

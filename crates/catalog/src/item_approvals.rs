@@ -59,8 +59,8 @@ impl<'a> ItemApprovals<'a> {
         }
     }
 
-    /// Returns the approvals of items that no row offers, with the decision on them. `is_alias` tells
-    /// other names of the offered versions.
+    /// Returns the approvals of items that no row offers, with the decision on them. `is_alias`
+    /// tells other names of the offered versions.
     pub(crate) fn unoffered(
         self,
         rows: &[ApprovalRow],

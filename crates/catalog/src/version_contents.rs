@@ -79,8 +79,8 @@ impl VersionContents {
     }
 
     /// Returns the approved version that a name serves while the version that it offers is not
-    /// approved: the version with the source that it has `served`, else the version that was approved
-    /// last. A name such as `NAME@3` serves no other version.
+    /// approved: the version with the source that it has `served`, else the version that was
+    /// approved last. A name such as `NAME@3` serves no other version.
     pub(crate) fn held<'a>(
         &'a self,
         prompt: &Prompt,

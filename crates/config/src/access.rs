@@ -122,7 +122,7 @@ prompts, such as ["draft-*"]: Patterns of raw names, and of the paths of skills,
 states, such as ["approved"]: States of approval. Not set: all. See docs/approvals.md#states.
 "#;
 
-/// Reads the name of a rule: unique, and none of those that decisions use for other reasons.
+/// Reads the name of a rule: unique, and different from the other reasons of decisions.
 fn rule_name(table: &mut Section<'_>, earlier: &RuleSet) -> Option<String> {
     let name = table.name()?;
     if name == NO_RULE || ["access.rules.", "cedar "].iter().any(|begin| name.starts_with(begin)) {

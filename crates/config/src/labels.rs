@@ -253,7 +253,8 @@ fn read(path: &Path) -> io::Result<String> {
     Ok(text)
 }
 
-/// Moves or removes a label in the file of a library's folder, and returns the version that it named before.
+/// Moves or removes a label in the file of a library's folder, and returns the version that it
+/// named before.
 /// `tag` is the [`LabelFile::tag`] that the person saw; `None` skips this check. Blocks.
 ///
 /// # Errors

@@ -175,8 +175,8 @@ impl Gate {
         Ok(())
     }
 
-    /// Counts a call in all of its limits, unless it could not be recorded anyway. The gateway's own
-    /// calls are paced where they are made.
+    /// Counts a call in all of its limits, unless it could not be recorded anyway. The gateway's
+    /// own calls are paced where they are made.
     async fn count(
         &self,
         call: &Call,

@@ -50,11 +50,10 @@ impl Driver {
                     self.note_success(attempts);
                     self.list_tools(&connection).await;
                     has_walked = true;
-                    let pause = if connection.is_watched() {
+                    let pause = match connection.is_watched() {
                         // The folder is local, and its author may save again and again.
-                        attempts.pace.walked(&listed, Instant::now()).min(MIN_WALK_INTERVAL)
-                    } else {
-                        self.pace(&listed, attempts)
+                        true => attempts.pace.walked(&listed, started).min(MIN_WALK_INTERVAL),
+                        false => self.pace(&listed, attempts),
                     };
                     let wait = self.next_walk(listed.ttl, pause);
                     let fresh_for = listed.ttl.or((!connection.is_watched()).then_some(wait));

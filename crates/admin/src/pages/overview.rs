@@ -110,7 +110,7 @@ impl AttentionList {
 }
 
 /// The lines that say why calls fail. `losses` are the prompts that failed lately, by name; a line
-/// takes those that it explains.
+/// takes the prompts that it explains.
 impl AttentionList {
     /// Adds prompts that wait for a decision: a line for each that callers miss, and one for the
     /// others of each upstream.

@@ -86,8 +86,8 @@ impl Traffic {
     }
 }
 
-/// Returns the traffic that a filter admits, in the span that the page asks for or in `usual`, which
-/// ends now.
+/// Returns the traffic that a filter admits, in the span that the page asks for or in `usual`; the
+/// span ends now.
 pub(super) async fn traffic(
     state: &AdminState,
     request: &PageRequest,

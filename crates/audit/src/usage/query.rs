@@ -437,9 +437,11 @@ impl Sums {
             Row { kind, ..sum.row(key.to_owned(), before.map_or(0, |sum| sum.counts.uses)) }
         };
         let mut versions: HashMap<&str, Vec<Row>> = HashMap::new();
-        let is_version = |(name, sum): &(&Box<str>, &Sum)| query.row_key(name, sum) != &***name;
-        for (name, sum) in self.rows.iter().filter(is_version) {
-            versions.insert(query.row_key(name, sum), Vec::new());
+        for (name, sum) in &self.rows {
+            let key = query.row_key(name, sum);
+            if *key != **name {
+                versions.insert(key, Vec::new());
+            }
         }
         for (name, sum) in &self.rows {
             if let Some(rows) = versions.get_mut(query.row_key(name, sum)) {

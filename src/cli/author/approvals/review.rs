@@ -90,8 +90,8 @@ impl Walk<'_> {
         self.carry_out(&Action::Approve { unseen, partial: false }, &[shown]).await
     }
 
-    /// Approves a prompt and the next ones of its upstream, except those that cannot be approved
-    /// unseen.
+    /// Approves a prompt and the next ones of its upstream, except prompts that cannot be
+    /// approved unseen.
     async fn approve_all(&mut self, first: Shown, next: &[String]) -> Result<(), Failure> {
         let mut all = vec![first];
         for look in self.desk.look_at_each(next).await? {

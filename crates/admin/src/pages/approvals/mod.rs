@@ -73,7 +73,7 @@ const WAITING: &str = "waiting";
 const ALL: &str = "all";
 
 /// Returns the prompts that match the parameters `q`, `state` and `upstream`; without `state`
-/// those that wait, or all if none waits.
+/// the prompts that wait, or all prompts if no prompt waits.
 pub(super) fn approvals(
     state: &AdminState,
     request: &PageRequest,

@@ -171,7 +171,8 @@ fn is_by_key(by: Dimension, filter: &Filter) -> bool {
     is_set.into_iter().all(|(kind, name)| name.is_none() || kind == kind_of(by))
 }
 
-/// Returns the ids of the names under which a prompt is counted: its own, and those of its versions.
+/// Returns the ids of the names under which a prompt is counted: its name, and the names of its
+/// versions.
 fn with_versions(db: &Connection, prompt: &str) -> rusqlite::Result<Vec<NameId>> {
     let mut ids: Vec<_> = find(db, prompt)?.into_iter().map(|(id, _)| id).collect();
     let mut statement =
