@@ -475,6 +475,9 @@ async fn a_version_that_is_not_approved_takes_no_prompt_from_its_callers() {
     library.write("labels.toml", "[refund]\nproduction = 2\n");
     offered("lib__refund@2", "pending").await;
     assert_eq!(text().await, "version 1");
+    let page = admin.send("GET", "/prompts/lib__refund", &[], b"").await.body;
+    let page = String::from_utf8(page).unwrap();
+    assert!(page.contains("version 2 is pending; version 1 is served"), "{page}");
     let approved = folder.approvals(&["approve", "lib__refund", "--yes"]).await;
     assert_eq!(approved.stdout, "Approved: lib__refund@2\n", "the version that the name offers");
     eventually(&text, |text| text == "version 2").await;

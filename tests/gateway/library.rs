@@ -117,6 +117,10 @@ async fn a_file_with_a_mistake_stays_served_as_it_was_and_status_says_what_is_wr
     let said = eventually(status, |said| said.contains("copy.md")).await;
     assert!(said.contains("explain.md, too, which is served"), "{said}");
     assert!(run(&["get", "lib__explain", "code=this"]).await.contains("Say this"));
+    for path in ["/overview", "/upstreams/lib"] {
+        let page = String::from_utf8(admin.send("GET", path, &[], b"").await.body).unwrap();
+        assert!(page.contains("prompts/explain.md"), "{path}: {page}");
+    }
     let catalog = admin.send("GET", "/api/v1/catalog", &[], b"").await.json();
     let left_out = &catalog["leftOut"][0];
     assert_eq!((&left_out["name"], &left_out["by"]), (&json!("explain"), &json!("stale")));

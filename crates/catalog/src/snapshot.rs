@@ -153,6 +153,11 @@ impl LeftOut {
 }
 
 impl LeftOutBy {
+    /// Whether its definition or its file has a mistake, also if an earlier text is served.
+    pub fn is_mistake(self) -> bool {
+        matches!(self, Self::Defect | Self::Stale)
+    }
+
     /// Whether the configuration or an operator left the prompt out: an overlay drops it, it is not
     /// approved, or it is omitted as a skill only.
     pub fn is_wanted(self) -> bool {

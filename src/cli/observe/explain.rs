@@ -158,7 +158,7 @@ fn explain_approval(config: &Config, prompt: &ExplainedPrompt, out: &mut String)
         let _ =
             write!(out, "\n  {state} in {lock}. Not checked: the text that {upstream} sends now.");
         let approvals = config.approvals.lock.of_upstream(prompt.kind, &prompt.upstream);
-        let approved = approvals.and_then(|approvals| approvals.get(&prompt.raw_name));
+        let approved = approvals.and_then(|approvals| approvals.get(&prompt.decided_name));
         if let Some(approved) = approved.and_then(|approval| approval.approved.as_ref()) {
             let class = approved.version.class();
             let _ = write!(out, "\n  {}: {}", class.as_str(), class.compared());
@@ -243,6 +243,8 @@ struct ExplainedPrompt {
     upstream: String,
     /// The path of the skill, for a skill and for the prompt that stands for it.
     raw_name: String,
+    /// The name in the lock file: of a prompt with versions, the name of the version that it offers.
+    decided_name: String,
     /// The state in the lock file.
     state: ApprovalState,
     /// The files of a library that can be read.
@@ -306,9 +308,12 @@ fn at(
     upstream: &UpstreamSettings,
     listed_name: &str,
 ) -> ExplainedPrompt {
-    let explained = |kind, raw_name: String, files| {
-        let state = config.approvals.known_state(kind, &upstream.id, &raw_name);
-        ExplainedPrompt { kind, upstream: upstream.id.to_string(), raw_name, state, files }
+    let explained = |kind, raw_name: String, files: Option<PromptList>| {
+        let version = files.as_ref().and_then(|files| version_name(files, &raw_name));
+        let decided_name = version.unwrap_or_else(|| raw_name.clone());
+        let state = config.approvals.known_state(kind, &upstream.id, &decided_name);
+        let upstream = upstream.id.to_string();
+        ExplainedPrompt { kind, upstream, raw_name, decided_name, state, files }
     };
     let files = library_files(upstream);
     let skills = files.iter().filter(|_| upstream.skills_as_prompts).flat_map(|all| &all.skills);
@@ -321,6 +326,13 @@ fn at(
         Some(path) if !named.is_listed() => explained(ApprovalKind::Skill, path, named.files),
         _ => named,
     }
+}
+
+/// Returns the name of the version that a prompt with versions offers, or a label of it.
+fn version_name(files: &PromptList, raw_name: &str) -> Option<String> {
+    let prompt = files.prompts.iter().find(|prompt| prompt.name == raw_name)?;
+    let version = prompt.version.as_ref()?.content_name();
+    files.prompts.iter().any(|prompt| prompt.name == version).then_some(version)
 }
 
 /// Reads the files of a library; `None` for other upstreams.

@@ -180,7 +180,7 @@ impl AttentionList {
     /// Adds what cannot be listed, such as files of a library with mistakes.
     fn add_broken(&mut self, catalog: &Catalog) {
         let left_out = catalog.content.left_out.iter();
-        for broken in left_out.filter(|row| row.by == LeftOutBy::Defect).take(BROKEN) {
+        for broken in left_out.filter(|row| row.by.is_mistake()).take(BROKEN) {
             let page = format!("/upstreams/{}", percent::encoded_segment(&broken.upstream));
             self.warn(format!("{}: {}", broken.upstream, broken.sentence()), &page);
         }

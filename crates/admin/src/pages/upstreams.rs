@@ -12,7 +12,7 @@ use crate::request::PageRequest;
 use crate::state::AdminState;
 use crate::upstream_row::UpstreamRow;
 use audit::usage::Filter;
-use catalog::snapshot::{LeftOut, LeftOutBy};
+use catalog::snapshot::LeftOut;
 
 /// All upstreams.
 #[derive(Template)]
@@ -81,7 +81,7 @@ pub(super) async fn upstream(
     };
     let catalog = state.router.catalog();
     let left_out = catalog.content.left_out.iter();
-    let broken = left_out.filter(|row| row.upstream == id && row.by == LeftOutBy::Defect);
+    let broken = left_out.filter(|row| row.upstream == id && row.by.is_mistake());
     Ok(UpstreamPage {
         place: PLACES.into_iter().find_map(value).map(|setting| setting.value.clone()),
         down_since: row

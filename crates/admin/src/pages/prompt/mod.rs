@@ -188,6 +188,22 @@ impl Looked<'_> {
         self.row.as_ref().is_some_and(ApprovalRow::is_waiting)
     }
 
+    /// Why the prompt is in its state; of a version in the place of another, both versions.
+    fn reason(&self) -> String {
+        let Some(row) = &self.row else { return String::new() };
+        let offered = row.offered.as_ref().and_then(|offered| offered.prompt.version.as_ref());
+        match (offered, &self.item.version) {
+            (Some(offered), Some(served)) if self.item.is_held_at_earlier_version() => {
+                let state = row.decision.state.as_str();
+                format!(
+                    "version {} is {state}; version {} is served",
+                    offered.version, served.version
+                )
+            }
+            _ => reason(row),
+        }
+    }
+
     /// The page around one tab.
     fn page(
         &self,
@@ -204,7 +220,7 @@ impl Looked<'_> {
             state: item.approval.state.as_str(),
             is_served: self.is_served,
             is_waiting: self.is_waiting(),
-            reason: self.row.as_ref().map(reason).unwrap_or_default(),
+            reason: self.reason(),
             endpoints: self.state.endpoints(item).filter(|_| self.is_served).collect(),
             skill: None,
             definition: self.definition.clone(),
