@@ -448,7 +448,8 @@ async fn no_get_fails_during_the_walk_through_of_versions_with_approvals() {
 async fn a_version_that_is_not_approved_takes_no_prompt_from_its_callers() {
     let library = Library::new("[refund]\nproduction = 1\n");
     let table = library.table().replace("[listing]\ndebounce = \"1ms\"\n", "");
-    let folder = Folder::new(&(enforced("") + ADMIN + &table));
+    let rule = "[[access.rules]]\nallow = [\"list\", \"get\"]\nstates = [\"approved\"]\n";
+    let folder = Folder::new(&(enforced("") + ADMIN + &table + rule));
     let approved = folder.approvals(&["approve", "lib__refund@1", "lib__plain", "--yes"]).await;
     assert_eq!(approved.code, Some(0), "{approved:?}");
     let (process, admin) = Process::serve_admin(folder.path(), &[]).await;

@@ -412,9 +412,12 @@ fn new_version<'a>(
     to: &str,
 ) -> Result<&'a ListedItem, RolloutProblem> {
     let item = version(catalog, listed, to)?;
-    if item.is_held_at_earlier_version() {
+    if item.approval.is_held {
         let name = version_name(&listed.public_name, to);
-        return Err(RolloutProblem::Held { name, state: item.approval.state.as_str() });
+        let mut rows = catalog.approvals.iter();
+        let row = rows.find_map(|rows| rows.named(ApprovalKind::Prompt, &name));
+        let state = row.map_or("pending", |row| row.decision.state.as_str());
+        return Err(RolloutProblem::Held { name, state });
     }
     Ok(item)
 }

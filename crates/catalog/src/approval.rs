@@ -108,6 +108,8 @@ pub struct PromptApproval {
     pub availability: Availability,
     /// The approved version, if it covers more than the definition.
     pub approved: Option<Arc<ApprovedTexts>>,
+    /// Whether an approved version is served in the place of the offered version.
+    pub is_held: bool,
 }
 
 /// The approved version of a prompt, to compare gets with.

@@ -52,6 +52,7 @@ impl Effective {
         let is_same_approval = |(one, other): (&PromptApproval, &PromptApproval)| {
             one.state == other.state
                 && one.is_tolerated == other.is_tolerated
+                && one.is_held == other.is_held
                 && one.availability == other.availability
                 && match (&one.approved, &other.approved) {
                     (Some(one), Some(other)) => one.is_same(other),
@@ -227,11 +228,9 @@ impl Maker<'_> {
         let served = self.before.and_then(|before| before.served_source(&prompt.name));
         match contents.held(&prompt, &row.raw_name, served, self.items()) {
             Some(Ok(HeldVersion { prompt, approval })) => {
-                let state = match state {
-                    ApprovalState::Pending => ApprovalState::Changed,
-                    state => state,
-                };
-                effective.approvals.push(self.prompt_approval(state, Some(approval)));
+                // The state of the served version: rules for approved prompts go on to allow it.
+                let approval = self.prompt_approval(ApprovalState::Approved, Some(approval));
+                effective.approvals.push(PromptApproval { is_held: true, ..approval });
                 effective.prompts.push(prompt);
                 return;
             }

@@ -94,7 +94,7 @@ impl<'a> ItemApprovals<'a> {
     ) -> PromptApproval {
         let approved = version.map(|version| Arc::new(ApprovedTexts::new(version, self.settings)));
         let is_tolerated = !self.is_enforced() && state != ApprovalState::Approved;
-        PromptApproval { state, is_tolerated, availability, approved }
+        PromptApproval { state, is_tolerated, availability, approved, is_held: false }
     }
 
     pub(crate) fn is_enforced(self) -> bool {

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use super::approval::{ApprovalRow, PromptApproval};
-use domain::approval::ApprovalState;
 use domain::calls::rights::PromptRef;
 use domain::json::document::Document;
 use domain::name::{Prefix, UpstreamId};
@@ -83,14 +82,6 @@ impl ListedItem {
     /// `versions` list and serve versions.
     pub fn is_version(&self) -> bool {
         self.version.as_ref().is_some_and(|version| version.is_apart(&self.raw_name))
-    }
-
-    /// Whether the name serves an earlier, approved version: the version that it offers is not
-    /// approved.
-    pub fn is_held_at_earlier_version(&self) -> bool {
-        let is_unapproved =
-            matches!(self.approval.state, ApprovalState::Changed | ApprovalState::Rejected);
-        self.version.is_some() && is_unapproved && !self.approval.is_tolerated
     }
 
     /// The skill that the prompt stands for.

@@ -193,7 +193,7 @@ impl Looked<'_> {
         let Some(row) = &self.row else { return String::new() };
         let offered = row.offered.as_ref().and_then(|offered| offered.prompt.version.as_ref());
         match (offered, &self.item.version) {
-            (Some(offered), Some(served)) if self.item.is_held_at_earlier_version() => {
+            (Some(offered), Some(served)) if self.item.approval.is_held => {
                 let state = row.decision.state.as_str();
                 format!(
                     "version {} is {state}; version {} is served",
