@@ -48,7 +48,8 @@ pub(super) fn change_lock(
         let row = &examined.row;
         let upstream = row.upstream.as_str();
         let raw_name = &*row.raw_name;
-        let known = lock.approval(row.kind, upstream, raw_name);
+        // The entry of a version may have another name in a lock file of before.
+        let known = lock.approval(row.kind, upstream, raw_name).or(row.approval.as_ref());
         let mut approval = known.cloned().unwrap_or_default();
         let approved = approval.approved.as_ref().map(|decided| decided.version.clone());
         let (kind, version) = match apply(action, examined, &mut approval, attribution, rules) {

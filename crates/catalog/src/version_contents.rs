@@ -95,7 +95,11 @@ impl VersionContents {
         }
         let others = items.versions_of(of).chain(self.former_of(of));
         let others = others.filter(|_| prompt.name != content);
-        let candidates = own.into_iter().chain(others).filter_map(approved);
+        // A lock file of before may approve under a label the text that was withdrawn since.
+        let rejected: HashSet<_> = items.versions_of(of).filter_map(rejected_source).collect();
+        let candidates = own.into_iter().chain(others).filter_map(approved).filter(|candidate| {
+            candidate.decided.version.source.as_ref().is_some_and(|own| !rejected.contains(own))
+        });
         let chosen = candidates.max_by_key(|candidate| {
             let source = candidate.decided.version.source.as_ref();
             let is_served = source.is_some() && source == served;
@@ -126,6 +130,10 @@ fn is_withdrawn(approval: &Approval) -> bool {
     let rejected = approval.rejected.as_ref().map(|rejected| &rejected.version);
     let mut previous = approval.previous.iter();
     approval.approved.is_none() && previous.any(|previous| Some(&previous.version) == rejected)
+}
+
+fn rejected_source(approval: &Approval) -> Option<&Arc<str>> {
+    approval.rejected.as_ref()?.version.source.as_ref()
 }
 
 fn approved(approval: &Approval) -> Option<Candidate<'_>> {

@@ -286,6 +286,15 @@ fn approvals_of_names_in_an_earlier_lock_file_count_for_the_version() {
         world.decide("refund", &named, |approval, version| approval.approve(version, attribution));
         assert_eq!(world.state(2), ApprovalState::Approved);
         assert!(world.serves("refund", "two") && world.serves("refund@2", "two"));
+        // Withdrawn, it comes back under no name.
+        world.approve(2);
+        let content = world.content(2);
+        let attribution = world.attribution();
+        world.decide("refund@2", &content, |approval, _| drop(approval.withdraw(attribution)));
+        world.versions.insert(3, "three".to_owned());
+        world.labels.insert("production", 3);
+        world.restart();
+        assert!(world.serves("refund", "one"));
     });
 }
 
