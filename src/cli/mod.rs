@@ -33,7 +33,12 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         operate::documents::version(&output)?;
         return Ok(ExitCode::SUCCESS);
     }
-    match cli.into_command() {
+    dispatch(cli.into_command())
+}
+
+/// Runs a command. Returns the exit code of the process.
+fn dispatch(command: Command) -> Result<ExitCode, Failure> {
+    match command {
         Command::Serve { file, stdio: false } => operate::serve::http(&file.config)?,
         Command::Serve { file, stdio: true } => operate::serve::stdio(&file.config)?,
         Command::Check { folder: Some(folder), output, .. } => {

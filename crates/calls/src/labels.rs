@@ -170,8 +170,8 @@ impl LabelledPrompts<'_> {
     }
 
     /// Moves or removes a label of a prompt, records it, and returns the previous version. `tag` is
-    /// the [`LabelledPrompt::tag`] that was shown to the person; `None` skips this check. Returns once
-    /// the gateway has read the labels again, or after [`READ_TIMEOUT`].
+    /// the [`LabelledPrompt::tag`] that was shown to the person; `None` skips this check. Returns
+    /// once the gateway has read the labels again, or after [`READ_TIMEOUT`].
     ///
     /// # Errors
     /// The labels have changed since `tag`, the move is refused, or the file cannot be written.

@@ -252,8 +252,8 @@ fn unverified(examined: &Examined) -> Option<String> {
     Some(printable(&format!("{name}: its text with {arguments} cannot be had: {why}")))
 }
 
-/// Examines the prompts that an upstream offers. Names the prompts that cannot be examined, which is the
-/// failure of the command after its work on the others.
+/// Examines the prompts that an upstream offers. Names the prompts that cannot be examined, which
+/// is the failure of the command after its work on the others.
 async fn look_at_all(
     desk: &ApprovalBackend,
     upstream: &str,

@@ -243,7 +243,7 @@ struct ExplainedPrompt {
     upstream: String,
     /// The path of the skill, for a skill and for the prompt that stands for it.
     raw_name: String,
-    /// The name in the lock file: of a prompt with versions, the name of the version that it offers.
+    /// The name in the lock file: of a prompt with versions, the name of the offered version.
     decided_name: String,
     /// The state in the lock file.
     state: ApprovalState,

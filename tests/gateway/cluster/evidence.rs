@@ -92,8 +92,7 @@ async fn usage_and_audit_of_all_replicas_are_one_answer_and_silent_replicas_are_
         "{report}"
     );
     assert!(usage_page.contains("Not answered: replica-2"), "{usage_page}");
-    // Its second question: the first one leaves time.
-    assert!(overview.contains("<b class=\"\">3</b> uses in the last day"), "{overview}");
+    assert!(overview.contains("<b class=\"\">3</b> uses in the last hour"), "{overview}");
     assert!(overview.contains("Not answered: replica-2"), "{overview}");
     three.process.signal(Signal::CONT);
     eventually(asked, |(report, error)| error.is_empty() && uses(report) == 6).await;

@@ -119,8 +119,9 @@ impl AttentionList {
             let mut quiet = 0;
             let waiting = rows.iter().filter(|row| row.is_waiting());
             for row in waiting {
-                let lost = losses.remove(row.public_name.as_str());
-                let lost = lost.map_or(0, |lost| lost.failures + lost.denied);
+                let names = std::iter::once(&row.public_name).chain(&row.aliases);
+                let lost = names.filter_map(|name| losses.remove(name.as_str()));
+                let lost: u64 = lost.map(|lost| lost.failures + lost.denied).sum();
                 if lost == 0 {
                     quiet += 1;
                     continue;
