@@ -170,7 +170,7 @@ impl Config {
         self.admin.as_ref().map(|admin| admin.token.is_some() || admin.oidc.is_some())
     }
 
-    /// Returns the upstreams whose approvals were enforced before, and are not any more.
+    /// Returns the upstreams whose approvals are no longer enforced.
     fn unenforced<'a>(&'a self, before: &'a Protections) -> impl Iterator<Item = &'a UpstreamId> {
         let ids = self.upstreams.iter().map(|upstream| &upstream.id);
         let were_enforced = ids.filter(|id| before.enforced.contains(id.as_str()));

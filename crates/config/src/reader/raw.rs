@@ -76,7 +76,7 @@ impl Raw {
     }
 }
 
-/// What the parser says of frequent mistakes, by the beginning of its message, and plain words.
+/// Plain words for frequent mistakes, by the beginning of the parser's message.
 /// They leave out the value, which may be a secret.
 const PLAIN_WORDS: [(&str, &str); 9] = [
     ("invalid basic string, expected `\"`", "the text has no closing \" in its line"),
