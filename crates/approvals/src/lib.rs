@@ -131,13 +131,12 @@ impl Approvals {
         rows
     }
 
-    /// Returns the prompt or skill that is offered or in the lock file under a public name; of a
-    /// label or a prompt with versions, the version that this name offers.
+    /// Returns the row of a name; see [`Catalog::approval_row`](catalog::snapshot::Catalog::approval_row).
     pub fn row(&self, public_name: &str) -> Option<ApprovalRow> {
         let catalog = self.router.catalog();
         let kinds = [ApprovalKind::Prompt, ApprovalKind::Skill];
-        let named = |kind| catalog.approvals.iter().find_map(|rows| rows.named(kind, public_name));
-        kinds.into_iter().find_map(named).map(|row| self.with_variants(row))
+        let row = kinds.into_iter().find_map(|kind| catalog.approval_row(kind, public_name));
+        row.map(|row| self.with_variants(row))
     }
 
     /// A row with the waiting variants of its prompt.

@@ -217,8 +217,7 @@ impl LabelledPrompts<'_> {
     fn check_approved(&self, prompt: &LabelledPrompt, version: u32) -> Result<(), MoveError> {
         let name = version_name(&prompt.name, &version.to_string());
         let catalog = self.router.catalog();
-        let mut rows = catalog.approvals.iter();
-        let row = rows.find_map(|rows| rows.named(ApprovalKind::Prompt, &name));
+        let row = catalog.approval_row(ApprovalKind::Prompt, &name);
         let Some(row) = row.filter(|row| row.mode == Mode::Enforce) else { return Ok(()) };
         // The lock file may be newer than the catalog.
         let lock = &self.router.approval_rules.lock;

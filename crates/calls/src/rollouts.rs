@@ -414,8 +414,7 @@ fn new_version<'a>(
     let item = version(catalog, listed, to)?;
     if item.approval.is_held {
         let name = version_name(&listed.public_name, to);
-        let mut rows = catalog.approvals.iter();
-        let row = rows.find_map(|rows| rows.named(ApprovalKind::Prompt, &name));
+        let row = catalog.approval_row(ApprovalKind::Prompt, &name);
         let state = row.map_or("pending", |row| row.decision.state.as_str());
         return Err(RolloutProblem::Held { name, state });
     }

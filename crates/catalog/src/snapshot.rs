@@ -211,6 +211,12 @@ impl Catalog {
         let mut named = self.approvals.iter().filter_map(|rows| rows.named(kind, public_name));
         named.find(|row| row.is_held())
     }
+
+    /// Returns the prompt or skill that is offered or in the lock file under this name; of a label
+    /// or a prompt with versions, the version that the name offers.
+    pub fn approval_row(&self, kind: ApprovalKind, public_name: &str) -> Option<&ApprovalRow> {
+        self.approvals.iter().find_map(|rows| rows.named(kind, public_name))
+    }
 }
 
 impl CatalogContent {

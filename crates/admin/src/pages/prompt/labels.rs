@@ -130,11 +130,11 @@ pub(super) async fn labels(looked: &Looked<'_>) -> Option<LabelsPart> {
 /// store offers or that were decided on; the newest first.
 fn versions(looked: &Looked<'_>, name: &str, known: Option<&LabelledPrompt>) -> Vec<VersionLine> {
     let begin = version_name(name, "");
-    let rows = looked.state.approvals.rows();
-    let rows = rows.iter().filter(|row| row.upstream == looked.item.upstream);
+    let catalog = looked.state.router.catalog();
+    let rows = catalog.approvals.iter().flat_map(|rows| rows.iter());
+    let rows = rows.filter(|row| row.upstream == looked.item.upstream);
     let rows: BTreeMap<&str, &ApprovalRow> =
         rows.filter_map(|row| Some((row.public_name.strip_prefix(&begin)?, row))).collect();
-    let catalog = looked.state.router.catalog();
     let listed = |name: &str| catalog.content.item(name)?.version.clone();
     let served = listed(name).map(|version| version.version.to_string());
     let mut numbers: Vec<String> = match known {
