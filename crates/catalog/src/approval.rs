@@ -48,11 +48,7 @@ impl ApprovalSettings {
         version: &Version,
         offered: &Prompt,
     ) -> Result<Prompt, String> {
-        let text = self.store.object(&version.definition).map_err(|error| error.to_string())?;
-        let definition = Json::parse(text.as_bytes(), DEPTH).ok();
-        let form = definition.and_then(|definition| Prompt::approved(definition, offered));
-        let no_definition = || format!("its object {} is no definition", version.definition);
-        let form = form.ok_or_else(no_definition)?;
+        let form = self.form(version, |definition| Prompt::approved(definition, offered))?;
         if form.listed_name() != offered.listed_name() {
             return Err("its approved definition has another name".to_owned());
         }
@@ -66,9 +62,16 @@ impl ApprovalSettings {
         version: &Version,
         named: &Prompt,
     ) -> Result<Prompt, String> {
+        self.form(version, |definition| Prompt::of_content(definition, named))
+    }
+
+    fn form(
+        &self,
+        version: &Version,
+        read: impl FnOnce(Json<'_>) -> Option<Prompt>,
+    ) -> Result<Prompt, String> {
         let text = self.store.object(&version.definition).map_err(|error| error.to_string())?;
-        let definition = Json::parse(text.as_bytes(), DEPTH).ok();
-        let form = definition.and_then(|definition| Prompt::of_content(definition, named));
+        let form = Json::parse(text.as_bytes(), DEPTH).ok().and_then(read);
         form.ok_or_else(|| format!("its object {} is no definition", version.definition))
     }
 
