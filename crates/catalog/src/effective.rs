@@ -169,40 +169,47 @@ impl Maker<'_> {
         rows: &mut Vec<ApprovalRow>,
         effective: &mut Effective,
     ) {
-        let contents = VersionContents::of(&prompts, self.items());
-        let mut versions = BTreeMap::<String, ApprovalRow>::new();
-        for prompt in prompts {
-            let Some(version) = contents.version(&prompt) else {
+        let versions: Vec<_> = prompts.iter().map(NamedVersion::of).collect();
+        let contents = VersionContents::of(&prompts, &versions, self.items());
+        let mut version_rows = BTreeMap::<String, ApprovalRow>::new();
+        for (prompt, version) in prompts.into_iter().zip(versions) {
+            let Some(version) = version.filter(|version| contents.has(version)) else {
                 rows.push(self.compare(prompt, effective));
                 continue;
             };
             let name = version.content.name.clone();
             let new = || self.version_row(version, &contents);
-            let row = versions.entry(name).or_insert_with(new);
+            let row = version_rows.entry(name).or_insert_with(new);
             self.add_version(prompt, row, &contents, effective);
         }
-        rows.extend(versions.into_values());
+        rows.extend(version_rows.into_values());
     }
 
     /// Returns the row of a version, which all its names share.
     fn version_row(&self, version: NamedVersion, contents: &VersionContents) -> ApprovalRow {
         let NamedVersion { content, definition } = version;
-        let known = self.texts.get(content.name.as_str());
+        let offered = self.offered(content.into(), definition);
+        let name = &offered.prompt.name;
+        let approval = contents.approval(name, self.items());
+        let decision = decide(self.approvals.mode, approval, &offered.version, || true);
+        let mut row = self.row(name, name, decision);
+        row.approval = approval.cloned();
+        row.offered = Some(offered);
+        row
+    }
+
+    /// Returns the offered version of a prompt, with the texts that are known of its definition.
+    fn offered(&self, prompt: Arc<Prompt>, definition: Arc<str>) -> OfferedPrompt {
+        let known = self.texts.get(prompt.name.as_str());
         let known = known.filter(|known| known.definition == definition);
-        let offered = Offered {
+        let texts_since = known.map(|known| known.since);
+        let version = Offered {
             definition,
-            source: content.source.as_ref().map(|source| source.digest.clone()),
+            source: prompt.source.as_ref().map(|source| source.digest.clone()),
             texts: known.map(|known| known.texts.clone()).unwrap_or_default(),
             files: Files::new(),
         };
-        let approval = contents.approval(&content.name, self.items());
-        let decision = decide(self.approvals.mode, approval, &offered, || true);
-        let mut row = self.row(&content.name, &content.name, decision);
-        row.approval = approval.cloned();
-        let texts_since = known.map(|known| known.since);
-        let prompt = Arc::new(content);
-        row.offered = Some(OfferedPrompt { prompt, skill: None, version: offered, texts_since });
-        row
+        OfferedPrompt { prompt, skill: None, version, texts_since }
     }
 
     /// Adds a name of a version. Where the version is not approved and approvals are enforced, the
@@ -243,24 +250,16 @@ impl Maker<'_> {
 
     /// Decides on one prompt, and adds the version to serve.
     fn compare(&self, prompt: Prompt, effective: &mut Effective) -> ApprovalRow {
-        let prompt = in_canonical_form(prompt);
-        let definition: Arc<str> = seal::definition_digest(&prompt).into();
-        let known = self.texts.get(prompt.name.as_str());
-        let known = known.filter(|known| known.definition == definition);
-        let texts_since = known.map(|known| known.since);
-        let offered = Offered {
-            definition,
-            source: prompt.source.as_ref().map(|source| source.digest.clone()),
-            texts: known.map(|known| known.texts.clone()).unwrap_or_default(),
-            files: Files::new(),
-        };
+        let prompt = Arc::new(in_canonical_form(prompt));
+        let definition = seal::definition_digest(&prompt).into();
+        let offered = self.offered(prompt.clone(), definition);
         let approval = self.items().of(&prompt.name);
         let approved = approval
             .and_then(|approval| approval.approved.as_ref())
             .map(|decided| &decided.version);
         // The approved form is read only if the offered form differs.
         let mut form = None;
-        let decision = decide(self.approvals.mode, approval, &offered, || {
+        let decision = decide(self.approvals.mode, approval, &offered.version, || {
             let version = approved.expect("only an approved form is compared");
             let read = self.approvals.approved_form(version, &prompt);
             let fits = read.as_ref().map_or(true, |form| requires_no_more(&prompt, form));
@@ -268,11 +267,7 @@ impl Maker<'_> {
             fits
         });
         let mut row = self.row(&prompt.name, prompt.listed_name(), decision);
-        let prompt = Arc::new(prompt);
-        let prompt_of_row = prompt.clone();
-        let skill = None;
-        let version = offered;
-        row.offered = Some(OfferedPrompt { prompt: prompt_of_row, skill, version, texts_since });
+        row.offered = Some(offered);
         let served = match (decision.serving, form) {
             (Serving::Offered, _) => Some((*prompt).clone()),
             (Serving::Approved, Some(Ok(form))) => Some(form),

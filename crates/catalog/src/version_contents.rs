@@ -27,6 +27,15 @@ pub(crate) struct NamedVersion {
     pub definition: Arc<str>,
 }
 
+impl NamedVersion {
+    /// Returns the version of a prompt; `None` if the prompt has none.
+    pub(crate) fn of(prompt: &Prompt) -> Option<Self> {
+        let content = prompt.content()?;
+        let definition = seal::definition_digest(&content).into();
+        Some(Self { content, definition })
+    }
+}
+
 /// An approved version that a name serves in place of an unapproved version.
 pub(crate) struct HeldVersion<'a> {
     pub prompt: Prompt,
@@ -34,39 +43,43 @@ pub(crate) struct HeldVersion<'a> {
 }
 
 impl VersionContents {
-    pub(crate) fn of(prompts: &[Prompt], items: ItemApprovals<'_>) -> Self {
+    /// `versions` are those of the prompts, by position.
+    pub(crate) fn of(
+        prompts: &[Prompt],
+        versions: &[Option<NamedVersion>],
+        items: ItemApprovals<'_>,
+    ) -> Self {
         let mut contents = Self::default();
-        let versions = || prompts.iter().filter_map(|prompt| Some((prompt, prompt.content()?)));
+        let versions = prompts.iter().zip(versions);
+        let versions = versions.filter_map(|(prompt, version)| Some((prompt, version.as_ref()?)));
         let (own, aliases): (Vec<_>, Vec<_>) =
-            versions().partition(|(prompt, content)| prompt.name == content.name);
-        for (prompt, content) in own.iter().chain(&aliases) {
+            versions.partition(|(prompt, version)| prompt.name == version.content.name);
+        for (prompt, NamedVersion { content, definition }) in own.iter().chain(&aliases) {
             let is_labelled = prompt.version.as_ref().is_some_and(|own| own.label.is_some());
             let is_known = contents.definitions.contains_key(&content.name);
             // The `version` of a plain file is a remark: the prompt has no other versions.
             if !(is_labelled || is_known || prompt.name == content.name) {
                 continue;
             }
-            let definition: Arc<str> = seal::definition_digest(content).into();
             contents.sources.extend(prompt.source.as_ref().map(|source| source.digest.clone()));
-            contents.definitions.entry(content.name.clone()).or_insert(definition);
+            let name = content.name.clone();
+            contents.definitions.entry(name).or_insert_with(|| definition.clone());
         }
-        for (prompt, content) in aliases {
-            if items.of(&content.name).is_none()
-                && let Some(approval) = former(prompt, &content, items)
+        for (prompt, version) in aliases {
+            let name = &version.content.name;
+            if items.of(name).is_none()
+                && let Some(approval) = former(prompt, version, items)
             {
-                contents.former.entry(content.name).or_insert(approval);
+                contents.former.entry(name.clone()).or_insert(approval);
             }
         }
         contents
     }
 
-    /// Returns the version behind a name; `None` if the prompt has no versions, or if overlays give
-    /// this name another definition, which is decided on apart.
-    pub(crate) fn version(&self, prompt: &Prompt) -> Option<NamedVersion> {
-        let content = prompt.content()?;
-        let definition: Arc<str> = seal::definition_digest(&content).into();
-        let is_same = self.definitions.get(&content.name) == Some(&definition);
-        is_same.then_some(NamedVersion { content, definition })
+    /// Whether a version is decided on together with its other names. A plain file is not, nor a
+    /// name to which overlays give another definition.
+    pub(crate) fn has(&self, version: &NamedVersion) -> bool {
+        self.definitions.get(&version.content.name) == Some(&version.definition)
     }
 
     /// Returns the approval of a content.
@@ -141,16 +154,15 @@ fn approved(approval: &Approval) -> Option<Candidate<'_>> {
     Some(Candidate { approval, decided })
 }
 
-/// Returns the approval of a content that a lock file has under a label or the plain name, as lock
-/// files before version 4 have it.
-fn former(prompt: &Prompt, content: &Prompt, items: ItemApprovals<'_>) -> Option<Approval> {
+/// Returns the approval of a version that a lock file has under a label or the plain name, as an
+/// earlier promptgate wrote it.
+fn former(prompt: &Prompt, version: &NamedVersion, items: ItemApprovals<'_>) -> Option<Approval> {
     let decided = items.of(&prompt.name)?.approved.as_ref()?;
     let source = prompt.source.as_ref().map(|source| source.digest.clone());
     let definition = seal::definition_digest(prompt).into();
     let texts = Default::default();
     let offered = Offered { definition, source, texts, files: Files::new() };
-    let version =
-        Version { definition: seal::definition_digest(content).into(), ..decided.version.clone() };
+    let version = Version { definition: version.definition.clone(), ..decided.version.clone() };
     let attribution = decided.attribution.clone();
     let approval =
         Approval { approved: Some(Decided { version, attribution }), ..Approval::default() };
