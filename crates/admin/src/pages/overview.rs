@@ -359,36 +359,13 @@ async fn first_steps(
     steps.into_iter().filter(|(is_missing, _)| *is_missing).map(|(_, step)| step).collect()
 }
 
-/// The events of the feed: decisions, reloads, definitions, upstreams, and people who sign in.
-const CHANGES: [&str; 34] = [
-    "prompt_approved",
-    "prompt_approved_by_one",
-    "prompt_rejected",
-    "prompt_withdrawn",
-    "prompt_rolled_back",
-    "prompt_state",
-    "prompt_states",
-    "definition_changed",
-    "definitions_changed",
-    "config_loaded",
-    "config_reloaded",
-    "config_rejected",
-    "reload_requested",
-    "admin_login",
-    "admin_login_failed",
-    "admin_logout",
-    "login_changed",
+/// The events of the feed: what people and sources changed, who signed in, and what failed.
+const FEED: [&str; 11] = [
+    "changes",
+    "sign-ins",
     "login_failed",
-    "login_forgotten",
-    "account_revoked",
-    "label_moved",
-    "label_removed",
-    "rollout_rolled_back",
-    "rollout_rearmed",
     "child_started",
     "child_ended",
-    "commit_served",
-    "commit_refused",
     "driver_failed",
     "task_failed",
     "cluster_store_lost",
@@ -406,8 +383,7 @@ const SEARCH: Duration = Duration::from_millis(200);
 
 /// Returns the latest changes in the log of this replica.
 async fn news(state: &AdminState, request: &PageRequest) -> Vec<News> {
-    let kinds = CHANGES.map(str::to_owned).into();
-    let find = Find { event: Some(EventKinds::Any(kinds)), ..Find::default() };
+    let find = Find { event: Some(EventKinds::of(&FEED)), ..Find::default() };
     let entries = state.latest(find, ENTRIES, request.within(SEARCH)).await;
     let is_new = |at: &usize| !is_repetition(&entries[*at], &entries[at + 1..]);
     let entries: Vec<_> = (0..entries.len()).filter(is_new).map(|at| entries[at].clone()).collect();
@@ -480,7 +456,7 @@ fn attention(
         all.add("warn", limited, text, page);
     }
     for rollout in rollouts::status(state) {
-        let (prompt, to) = (&rollout.rollout.prompt, &rollout.rollout.to);
+        let (prompt, to) = (&rollout.prompt, &rollout.rollout.to);
         let text = match (rollout.rolled_back, rollouts::why(&rollout)) {
             (Some(_), _) => format!("The rollout of {prompt} to {to} was rolled back"),
             (None, Some(why)) => format!("The rollout of {prompt} to {to}: {why}"),

@@ -23,38 +23,52 @@ const DECISIONS: &[&str] = &[
     "prompt_rolled_back",
 ];
 
+const LABELS: &[&str] = &["label_moved", "label_removed"];
+
+const ROLLOUTS: &[&str] = &[
+    "rollout_changed",
+    "rollout_ended",
+    "rollout_rearmed",
+    "rollout_rolled_back",
+    "rollout_started",
+];
+
+const SIGN_INS: &[&str] = &["admin_login", "admin_login_failed", "admin_logout"];
+
+/// Changes of the configuration, of sources and of access, and the states that follow.
+const OTHER_CHANGES: &[&str] = &[
+    "account_revoked",
+    "commit_refused",
+    "commit_served",
+    "config_loaded",
+    "config_rejected",
+    "config_reloaded",
+    "definition_changed",
+    "definitions_changed",
+    "login_changed",
+    "login_forgotten",
+    "log_replaced",
+    "log_replaces",
+    "prompt_state",
+    "prompt_states",
+    "reload_requested",
+];
+
 /// Names that stand for several types.
-const GROUPS: [(&str, &[&str]); 4] = [
-    ("decisions", DECISIONS),
-    ("labels", &["label_moved", "label_removed"]),
-    ("sign-ins", &["admin_login", "admin_login_failed", "admin_logout"]),
-    (
-        "changes",
-        &[
-            "account_revoked",
-            "config_loaded",
-            "config_rejected",
-            "config_reloaded",
-            "definition_changed",
-            "definitions_changed",
-            "login_changed",
-            "login_forgotten",
-            "log_replaced",
-            "log_replaces",
-            "prompt_state",
-            "prompt_states",
-            "reload_requested",
-            "rollout_rearmed",
-            "rollout_rolled_back",
-        ],
-    ),
+const GROUPS: [(&str, &[&[&str]]); 5] = [
+    ("decisions", &[DECISIONS]),
+    ("labels", &[LABELS]),
+    ("rollouts", &[ROLLOUTS]),
+    ("sign-ins", &[SIGN_INS]),
+    ("changes", &[DECISIONS, LABELS, ROLLOUTS, OTHER_CHANGES]),
 ];
 
 impl From<&str> for EventKinds {
-    /// Converts a type, or the name of several: `decisions`, `labels`, `sign-ins` or `changes`.
+    /// Converts a type, or the name of several: `decisions`, `labels`, `rollouts`, `sign-ins`, or
+    /// `changes`, which are all that people and sources changed.
     fn from(name: &str) -> Self {
         match GROUPS.iter().find(|(group, _)| *group == name) {
-            Some((_, kinds)) => Self::Any(kinds.iter().map(|kind| (*kind).to_owned()).collect()),
+            Some((_, kinds)) => Self::Any(kinds.concat().into_iter().map(str::to_owned).collect()),
             None => Self::One(name.to_owned()),
         }
     }
@@ -67,6 +81,12 @@ impl fmt::Display for EventKinds {
 }
 
 impl EventKinds {
+    /// Returns the types of several names.
+    pub fn of(names: &[&str]) -> Self {
+        let all = names.iter().flat_map(|name| Self::from(*name).names().to_vec());
+        Self::Any(all.collect())
+    }
+
     fn names(&self) -> &[String] {
         match self {
             Self::One(kind) => std::slice::from_ref(kind),
@@ -95,5 +115,8 @@ mod tests {
         }
         assert!(EventKinds::from("decisions").has("prompt_withdrawn"));
         assert!(!EventKinds::from("decisions").has("decisions"));
+        for changed in ["label_moved", "rollout_started", "prompt_approved", "commit_served"] {
+            assert!(EventKinds::from("changes").has(changed), "{changed}");
+        }
     }
 }
