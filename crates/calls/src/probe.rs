@@ -94,6 +94,7 @@ pub async fn probe(
             raw_name: &item.raw_name,
             definition: &item.digest,
             state: item.approval.state,
+            number: None,
             version: None,
         };
         let resolution = Resolution::Listed(target);

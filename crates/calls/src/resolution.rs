@@ -22,8 +22,14 @@ impl Unlisted<'_> {
     pub(super) fn resolution(&self) -> Resolution<'_> {
         let Self { upstream, raw_name, state, kind } = self;
         let upstream = upstream.as_str();
-        let target =
-            CallTarget { upstream, raw_name, definition: "", state: *state, version: None };
+        let target = CallTarget {
+            upstream,
+            raw_name,
+            definition: "",
+            state: *state,
+            number: None,
+            version: None,
+        };
         Resolution::Unlisted(target, Fault::upstream(upstream, kind.clone()))
     }
 }
@@ -60,6 +66,7 @@ pub(super) fn held(row: &ApprovalRow) -> Resolution<'_> {
         raw_name: &row.raw_name,
         definition: offered.map(|offered| &*offered.version.definition).unwrap_or_default(),
         state,
+        number: None,
         version: None,
     };
     Resolution::NotServed { target, rule: format!("approvals.{}", state.as_str()) }

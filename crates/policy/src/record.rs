@@ -146,7 +146,9 @@ impl CallRecord {
                 .text("label", version.label)
                 .optional_text("version", version.number)
                 .text("definition", version.definition),
-            None if open.names_prompt => event.text("definition", target.definition),
+            None if open.names_prompt => {
+                event.optional_text("version", target.number).text("definition", target.definition)
+            }
             None => event,
         };
         let event = event.text("decision", "allowed");

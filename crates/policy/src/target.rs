@@ -15,6 +15,8 @@ pub struct CallTarget<'a> {
     pub definition: &'a str,
     /// The state of the prompt's approval.
     pub state: ApprovalState,
+    /// The number of the prompt's version, where the upstream gives it.
+    pub number: Option<&'a str>,
     /// The version that a rollout serves instead. Rights and limits are those of the prompt.
     pub version: Option<ServedVersion<'a>>,
 }

@@ -13,6 +13,7 @@ use super::query::secs;
 use crate::record::MAX_DEPTH;
 use domain::calls::caller::PROBER;
 use domain::json::Json;
+use domain::name::{VERSION_MARK, prompt_of_version, version_name};
 use domain::prompts::skill::is_skill_uri;
 use domain::protocol::method::Method;
 
@@ -50,6 +51,7 @@ struct RecordMembers<'a> {
     method: Option<Json<'a>>,
     name: Option<Json<'a>>,
     served: Option<Json<'a>>,
+    version: Option<Json<'a>>,
     prompt: Option<Json<'a>>,
     skill: Option<Json<'a>>,
     upstream: Option<Json<'a>>,
@@ -83,6 +85,9 @@ pub(super) struct OpenCall {
 
 /// The limit of calls in flight that are kept: more than a gateway serves.
 const MAX_OPEN: usize = 20_000;
+
+/// Longest version that is a part of a counted name, in bytes.
+const MAX_VERSION_PART: usize = 64;
 
 /// The text before the type of a record.
 static EVENT: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(",\"event\":\""));
@@ -118,6 +123,7 @@ impl<'a> RecordMembers<'a> {
                 "\"method\"" => &mut members.method,
                 "\"name\"" => &mut members.name,
                 "\"served\"" => &mut members.served,
+                "\"version\"" => &mut members.version,
                 "\"prompt\"" => &mut members.prompt,
                 "\"skill\"" => &mut members.skill,
                 "\"upstream\"" => &mut members.upstream,
@@ -155,6 +161,24 @@ impl<'a> RecordMembers<'a> {
             && is_of_skill
             && self.name.and_then(Json::as_str).is_some_and(|uri| is_skill_uri(&uri))
     }
+}
+
+impl RecordMembers<'_> {
+    /// Returns the name under which a use counts: that of the version where its number is on
+    /// record, whichever label or name led there. `served` is the version that a rollout chose, or
+    /// the skill or prompt behind the requested name.
+    fn counted_name(&self) -> Option<String> {
+        let name = text(self.served.or(self.name))?;
+        let version = text(self.version).filter(|version| is_version_part(version));
+        let Some(version) = version.filter(|_| !is_skill_uri(&name)) else { return Some(name) };
+        Some(version_name(prompt_of_version(&name).unwrap_or(&name), &version))
+    }
+}
+
+/// Whether a version, which an author may have chosen, can be a part of a name.
+fn is_version_part(version: &str) -> bool {
+    let is_part = |byte: u8| byte.is_ascii_graphic() && byte != VERSION_MARK as u8;
+    (1..=MAX_VERSION_PART).contains(&version.len()) && version.bytes().all(is_part)
 }
 
 impl<'a> Record<'a> {
@@ -198,9 +222,8 @@ impl OpenCalls {
             groups.elements().filter_map(|group| Some(group.as_str()?.into_owned())).collect()
         });
         let open = OpenCall {
-            // A name that no upstream has is arbitrary text of the client. `served` is the version
-            // that a rollout chose, or the skill or prompt behind the requested name.
-            prompt: text(record.served.or(record.name)).filter(|_| upstream.is_some()),
+            // A name that no upstream has is arbitrary text of the client.
+            prompt: record.counted_name().filter(|_| upstream.is_some()),
             upstream,
             caller: text(record.caller).unwrap_or_default(),
             groups: groups.unwrap_or_default(),

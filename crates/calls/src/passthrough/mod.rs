@@ -93,6 +93,7 @@ impl PassthroughUpstream<'_> {
             raw_name: &request.name,
             definition: "",
             state: ApprovalState::Unchecked,
+            number: None,
             version: None,
         };
         let CallContext { call, record, .. } = context;

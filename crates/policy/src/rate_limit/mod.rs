@@ -387,6 +387,7 @@ mod tests {
             raw_name,
             definition: "",
             state: ApprovalState::Unchecked,
+            number: None,
             version: None,
         })
     }
@@ -609,6 +610,7 @@ mod tests {
                 raw_name,
                 definition: "",
                 state: ApprovalState::Unchecked,
+                number: None,
                 version: None,
             });
             let mut key = String::new();

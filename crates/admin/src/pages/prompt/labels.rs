@@ -9,11 +9,13 @@ use serde_json::Value;
 use super::Looked;
 use crate::console::filters;
 use crate::pages::message::ContentView;
+use crate::pages::traffic::LAST_DAY;
 use crate::pages::version::{Comparison, MessageChange};
 use crate::sign_in::Role;
 use approvals::VersionParts;
 use audit::question::Question;
 use audit::search::{EventKinds, Find, LogEntry, SearchResult};
+use audit::usage::{Dimension, Filter, Query, Sort};
 use calls::labels::LabelledPrompt;
 use catalog::approval::ApprovalRow;
 use catalog::blocking::run_blocking;
@@ -58,6 +60,8 @@ struct VersionLine {
     /// Empty while approvals are off.
     state: &'static str,
     decided: Option<Attribution>,
+    /// Uses in the last day, and how many of them failed.
+    uses: (u64, u64),
     /// The version before it; empty for the first.
     before: String,
 }
@@ -86,7 +90,8 @@ pub(super) async fn labels(looked: &Looked<'_>) -> Option<LabelsPart> {
         return None;
     }
     let name = known.as_ref().map_or(looked.name, |known| &known.name).to_owned();
-    let versions = versions(looked, &name, known.as_ref());
+    let mut versions = versions(looked, &name, known.as_ref());
+    count_uses(looked, &name, &mut versions).await;
     let labels = known.as_ref().map(|known| known.versions.labels.clone()).unwrap_or_default();
     let read_only = known.as_ref().and_then(LabelledPrompt::read_only);
     let is_movable = known.is_some() && read_only.is_none();
@@ -157,12 +162,32 @@ fn versions(looked: &Looked<'_>, name: &str, known: Option<&LabelledPrompt>) -> 
             is_served: served.as_ref() == Some(number),
             state: row.map_or("", |row| row.decision.state.as_str()),
             decided: row.and_then(|row| row.approved()).map(|own| own.attribution.clone()),
+            uses: (0, 0),
             before,
         }
     };
     let mut lines: Vec<_> = numbers.iter().zip(before).map(line).collect();
     lines.reverse();
     lines
+}
+
+/// Sets the uses of the versions of a prompt in the last day.
+async fn count_uses(looked: &Looked<'_>, name: &str, versions: &mut [VersionLine]) {
+    let Looked { state, request, .. } = *looked;
+    let query = Query {
+        by: Dimension::Prompt,
+        from: request.now.checked_sub(LAST_DAY.length).unwrap_or(request.now),
+        to: request.now,
+        filter: Filter { prompt: Some(name.to_owned()), ..Filter::default() },
+        limit: 1,
+        sort: Sort::Uses,
+    };
+    let report = state.usage_report(&query, None, request.until).await;
+    for row in report.rows.iter().flat_map(|row| &row.versions) {
+        if let Some(version) = versions.iter_mut().find(|version| version.name == row.key) {
+            version.uses = (row.uses, row.failures);
+        }
+    }
 }
 
 /// The two versions that the parameters `left` and `right` choose; else the served version, or the
