@@ -17,7 +17,7 @@ use crate::support::{Client, Gateway, Process, eventually};
 use crate::views::{ask_at, names_at};
 
 /// A library with versions of `refund`, beside the files of a gateway.
-struct Library {
+pub struct Library {
     folder: tempfile::TempDir,
 }
 
@@ -28,7 +28,7 @@ const ADMIN: &str = "[admin]\nlisten = \"127.0.0.1:0\"\n";
 const PINS: &str = "[views.pins]\nversions = true\n[views.plain]\n";
 
 impl Library {
-    fn new(labels: &str) -> Self {
+    pub fn new(labels: &str) -> Self {
         let new = Self { folder: tempfile::tempdir().unwrap() };
         for number in 1..=3 {
             let text = format!("---\nname: refund\ndescription: d\n---\nversion {number}");
@@ -39,11 +39,11 @@ impl Library {
         new
     }
 
-    fn path(&self) -> PathBuf {
+    pub fn path(&self) -> PathBuf {
         self.folder.path().join("prompts")
     }
 
-    fn write(&self, name: &str, text: &str) {
+    pub fn write(&self, name: &str, text: &str) {
         let path = self.path().join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         // As an editor does it.
@@ -56,7 +56,7 @@ impl Library {
         fs::read_to_string(self.path().join("labels.toml")).unwrap()
     }
 
-    fn table(&self) -> String {
+    pub fn table(&self) -> String {
         let path = self.path();
         format!(
             "[listing]\ndebounce = \"1ms\"\n[upstreams.lib]\ntransport = \"library\"\npath = {path:?}\n"
@@ -440,7 +440,7 @@ async fn no_get_fails_during_the_walk_through_of_versions_with_approvals() {
     let (process, caller) = serving.expect("a step serves");
     let texts = caller.texts().await;
     let text = |number: u32| format!("Refund, version {number}.");
-    assert_eq!(texts, [1, 2, 3, 1].map(text), "no other text, and each at its turn");
+    assert_eq!(texts, [1, 2, 3, 2, 1].map(text), "no other text, and each at its turn");
     process.stop().await;
 }
 
@@ -501,4 +501,31 @@ async fn a_version_that_is_not_approved_takes_no_prompt_from_its_callers() {
     assert_eq!(withdrawn.code, Some(0), "{withdrawn:?}");
     eventually(&text, |text| text == "version 2").await;
     process.stop().await;
+}
+
+#[tokio::test]
+async fn uses_are_counted_by_version_whichever_name_led_there() {
+    let (library, log, index) = (Library::new(LABELS), Log::new(), tempfile::tempdir().unwrap());
+    let toml = format!("{ADMIN}[admin.usage]\npath = {:?}\n", index.path())
+        + &log.table()
+        + &library.table()
+        + PINS;
+    let gateway = Gateway::start(&toml).await;
+    serves(&gateway, "version 1").await;
+    let client = gateway.client();
+    for name in ["lib__refund@production", "lib__refund@1", "lib__refund@candidate"] {
+        assert!(text(&get_at(&client, "/mcp/pins", name).await).starts_with("version"), "{name}");
+    }
+    let admin = gateway.admin();
+    let path = format!("/prompts/{REFUND}/versions");
+    let page = async || String::from_utf8(admin.send("GET", &path, &[], b"").await.body).unwrap();
+    let counted = |page: &String| {
+        let cells = page.split("data-label=\"Uses, 24 h\">").skip(1);
+        let uses: Vec<u32> =
+            cells.filter_map(|cell| cell.split('<').next()?.parse().ok()).collect();
+        // The newest first. The plain name is got until it is served, at least once.
+        matches!(uses[..], [1, 0, first] if first >= 3)
+    };
+    eventually(page, counted).await;
+    assert_eq!(log.wait_for("received").await["version"], "3", "of the last get");
 }

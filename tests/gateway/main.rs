@@ -66,6 +66,7 @@ mod reload_follow;
 #[cfg(unix)]
 mod reload_sinks;
 mod rollouts;
+mod started_rollouts;
 mod server_requests;
 mod skill_bridge;
 mod skills;

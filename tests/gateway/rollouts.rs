@@ -70,8 +70,9 @@ fn admin(gateway: &Gateway) -> Client {
 }
 
 pub async fn rearm(admin: &Client, prompt: &str) -> (u16, Value) {
-    let body = json!({"prompt": prompt}).to_string();
-    let reply = admin.send("POST", "/api/v1/rollouts/rearm", &[], body.as_bytes()).await;
+    let path = format!("/api/v1/rollouts/{prompt}");
+    let body = json!({"action": "rearm"}).to_string();
+    let reply = admin.send("POST", &path, &[], body.as_bytes()).await;
     (reply.status, reply.json())
 }
 
@@ -170,11 +171,11 @@ async fn a_version_that_fails_too_often_is_rolled_back_until_a_person_begins_aga
     gateway.reload(&toml.replace("share = 1\n", "share = 0.99999\n")).await;
     assert_eq!(got(&ada).await, "refund", "an edit of the share does not begin again");
 
-    assert_eq!(rearm(&admin, "up__refund").await, (200, json!({"rearmed": true})));
+    assert_eq!(rearm(&admin, "up__refund").await, (200, json!({"changed": true})));
     assert_eq!(got(&ada).await, "refund@candidate");
-    assert_eq!(log.wait_for("rollout_rearmed").await["by"], "token");
-    assert_eq!(rearm(&admin, "up__refund").await, (200, json!({"rearmed": false})));
-    assert_eq!(rearm(&admin, "up__other").await.0, 404);
+    assert_eq!(log.wait_for("rollout_rearmed").await["by"], "admin");
+    assert_eq!(rearm(&admin, "up__refund").await, (200, json!({"changed": false})));
+    assert_eq!(rearm(&admin, "up__other").await.0, 409);
 
     let name = "promptgate_rollout_gets_total";
     let counted = metrics(&admin, &[name]).await;
@@ -285,7 +286,7 @@ async fn a_rollback_outlasts_a_restart_until_a_person_begins_again() {
     let (process, admin, ada) = start().await;
     eventually(async || got(&ada).await, |text| text == "refund").await;
     assert_eq!(look(&admin).await["state"], "rolled_back");
-    assert_eq!(rearm(&admin, "up__refund").await, (200, json!({"rearmed": true})));
+    assert_eq!(rearm(&admin, "up__refund").await, (200, json!({"changed": true})));
     assert_eq!(got(&ada).await, "refund@candidate");
     process.stop().await;
     assert_eq!(fs::read_to_string(&file).unwrap(), "[]");

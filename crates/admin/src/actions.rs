@@ -20,7 +20,7 @@ use super::labels::{self, MoveRequest, RemovalRequest};
 use super::pages::trial::{self, Attempt};
 use super::pages::{self, PageError, PageResult};
 use super::request::{PageRequest, Params};
-use super::rollouts::{RearmRequest, Rearmed};
+use super::rollouts;
 use super::routes::{self, ConsolePage, FoundRoutes, Handler, LoginStep};
 use super::sign_in::{LocalPath, Redirect, SignInError, SignedIn, Visitor, is_same_site_post};
 use super::{
@@ -31,6 +31,7 @@ use audit::archive::CopyStatement;
 use audit::question::Question;
 use audit::record::AuditEvent;
 use calls::labels::LabelChange;
+use calls::rollout_changes::RolloutRequest;
 use domain::approval::Decider;
 use domain::text::percent;
 use front::downstream::clock::now;
@@ -229,6 +230,9 @@ impl AdminServer {
             routes::ConsoleForm::MoveLabel => {
                 self.move_label_in_console(visitor, &name, &form).await
             }
+            routes::ConsoleForm::ChangeRollout => {
+                self.change_rollout_in_console(visitor, &name, &form).await
+            }
             routes::ConsoleForm::Access => {
                 self.page(ConsolePage::Access, names, form, visitor).await
             }
@@ -390,17 +394,20 @@ impl AdminServer {
         ))
     }
 
-    /// Restarts a rollout that was rolled back.
-    pub(super) async fn rearm(
+    /// Changes the rollout of a prompt.
+    pub(super) async fn change_rollout(
         &self,
+        name: &str,
         head: &Parts,
         body: Incoming,
         visitor: &Visitor,
     ) -> PageResult<AdminAnswer> {
-        let request: RearmRequest = self.json_body(head, body, r#"{"prompt": "NAME"}"#).await?;
-        let rearmed = self.state.router.rollouts().rearm(&request.prompt, &visitor.id);
-        let rearmed = rearmed.ok_or_else(|| PageError::not_found("rollout of this prompt"))?;
-        Ok(AdminAnswer::json(StatusCode::OK, &Rearmed { rearmed }))
+        let what = r#"{"action": "start", "to": "candidate", "share": 0.05}"#;
+        let request: RolloutRequest = self.json_body(head, body, what).await?;
+        Ok(match rollouts::change(&self.state, name, &request, visitor).await {
+            Ok(document) => AdminAnswer::json(StatusCode::OK, &document),
+            Err((status, document)) => AdminAnswer::json(status, &document),
+        })
     }
 
     /// Answers the question of a command about usage and audit logs.
@@ -526,6 +533,33 @@ impl AdminServer {
         match labels::change(&self.state, name, change, &decider, form.some("tag")).await {
             Ok(_) => {
                 let page = percent::encoded_segment(page);
+                Ok(AdminAnswer::moved(&format!("/prompts/{page}/versions")))
+            }
+            Err((status, document)) => Err(PageError::new(status, document.error)),
+        }
+    }
+
+    /// Changes the rollout of a prompt as a form says, and leads back to the versions. Shares are
+    /// percentages there.
+    async fn change_rollout_in_console(
+        &self,
+        visitor: &Visitor,
+        name: &str,
+        form: &Params,
+    ) -> PageResult<AdminAnswer> {
+        let share = |key: &str| form.get(key).parse::<f64>().ok().map(|percent| percent / 100.0);
+        let request = serde_json::json!({
+            "action": form.get("action"),
+            "to": form.some("to"),
+            "share": share("share"),
+            "rollback": share("rollback"),
+            "why": form.some("why"),
+        });
+        let bad = |why| PageError::new(StatusCode::BAD_REQUEST, format!("Fill in the form: {why}"));
+        let request: RolloutRequest = serde_json::from_value(request).map_err(bad)?;
+        match rollouts::change(&self.state, name, &request, visitor).await {
+            Ok(_) => {
+                let page = percent::encoded_segment(name);
                 Ok(AdminAnswer::moved(&format!("/prompts/{page}/versions")))
             }
             Err((status, document)) => Err(PageError::new(status, document.error)),

@@ -287,7 +287,7 @@ impl AdminServer {
                 self.remove_label([name, label], head, body, visitor).await
             }
             Handler::Revoke => self.revoke(head, body, visitor).await,
-            Handler::Rearm => self.rearm(head, body, visitor).await,
+            Handler::ChangeRollout => self.change_rollout(name, head, body, visitor).await,
             Handler::Reload => self.reload(head, body, visitor).await,
             Handler::Evidence => self.evidence(head, body).await,
             Handler::Archived => self.archived(head, body, visitor).await,

@@ -1,31 +1,27 @@
-//! `/api/v1/rollouts`: the rollouts of this replica, and their restart after a rollback.
+//! `/api/v1/rollouts`: the rollouts of this replica, and their changes.
 
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use serde::{Deserialize, Serialize};
+use http::StatusCode;
+use serde::Serialize;
 
 use super::AdminState;
+use super::answer::ErrorDocument;
+use super::approvals::Refusal;
+use super::sign_in::Visitor;
+use calls::rollout_changes::RolloutRequest;
 use calls::rollouts::RolloutStatus;
 use domain::calls::rollout::{RollbackRule, RolloutStep};
 use domain::time::unix_time::UnixSeconds;
 use front::downstream::clock::now;
 
-/// The rollout to restart, as the body of a POST.
-#[derive(Debug, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields)]
-pub(super) struct RearmRequest {
-    /// Public name of its prompt.
-    pub prompt: String,
-}
-
-/// Whether a rollout has begun again.
+/// The outcome of a change of a rollout.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub(super) struct Rearmed {
-    /// Whether this replica had taken the new version back.
-    pub rearmed: bool,
+pub(super) struct ChangedRollout {
+    /// Whether the rollout was in another state before.
+    changed: bool,
 }
 
 /// The document of `/api/v1/rollouts`.
@@ -44,8 +40,10 @@ struct RolloutRow {
     prompt: String,
     from: Arc<str>,
     to: Arc<str>,
-    #[cfg_attr(test, schemars(extend("enum" = ["running", "blocked", "rolled_back"])))]
+    #[cfg_attr(test, schemars(extend("enum" = ["running", "paused", "blocked", "rolled_back"])))]
     state: &'static str,
+    /// Whether it is in `rollouts.toml` of a library, not in the configuration.
+    started: bool,
     /// Why `to`, or else `from`, cannot be served.
     why: Option<String>,
     /// The share at present.
@@ -84,6 +82,20 @@ pub(super) fn all(state: &AdminState) -> RolloutsDocument {
     RolloutsDocument { rollouts: status(state).iter().map(RolloutRow::of).collect() }
 }
 
+/// Changes the rollout of the prompt `name`.
+pub(super) async fn change(
+    state: &AdminState,
+    name: &str,
+    request: &RolloutRequest,
+    visitor: &Visitor,
+) -> Result<ChangedRollout, Refusal> {
+    let decider = visitor.decider(request.by.clone(), request.why.clone());
+    let labels = state.router.labels();
+    let changed = labels.change_rollout(name, request, &decider, now()).await;
+    let refusal = |error| (StatusCode::CONFLICT, ErrorDocument::new(format!("{error}")));
+    Ok(ChangedRollout { changed: changed.map_err(refusal)? })
+}
+
 /// The rollouts of this replica, in the order of their prompts.
 pub(super) fn status(state: &AdminState) -> Vec<RolloutStatus> {
     state.router.rollouts().status(&state.router.catalog(), now())
@@ -95,10 +107,11 @@ impl RolloutRow {
         let step = |RolloutStep { at, share }: RolloutStep| NextStep { at: time(at), share };
         let rule = |RollbackRule { share, over }: RollbackRule| RollbackRow { share, over };
         Self {
-            prompt: rollout.prompt.clone(),
+            prompt: status.prompt.clone(),
             from: rollout.from.clone(),
             to: rollout.to.clone(),
             state: status.state(),
+            started: status.is_started,
             why: why(status),
             share: *share,
             next_step: next.map(step),

@@ -35,7 +35,7 @@ pub(super) enum Handler {
     MoveLabel,
     RemoveLabel,
     Revoke,
-    Rearm,
+    ChangeRollout,
     Reload,
     /// Usage and audit logs of all replicas.
     Evidence,
@@ -84,6 +84,7 @@ pub(super) enum ConsoleForm {
     Complete,
     Decide,
     MoveLabel,
+    ChangeRollout,
     /// Rules that are pasted are too long for an address.
     Access,
 }
@@ -114,7 +115,7 @@ const APPROVER: Option<Role> = Some(Role::Approver);
 const APPROVE: Action = Action::Approve { unseen: false, partial: false };
 
 /// A path without names comes before one that it matches, too.
-pub(super) static ROUTES: [Route; 59] = [
+pub(super) static ROUTES: [Route; 60] = [
     get("/livez", None, Handler::Livez),
     get("/readyz", None, Handler::Readyz),
     get("/metrics", VIEWER, Handler::Metrics),
@@ -127,7 +128,7 @@ pub(super) static ROUTES: [Route; 59] = [
     get("/api/v1/accounts", VIEWER, Handler::Document(|state| ok(&accounts::all(state)))),
     post("/api/v1/accounts/revoke", APPROVER, Handler::Revoke),
     get("/api/v1/rollouts", VIEWER, Handler::Document(|state| ok(&rollouts::all(state)))),
-    post("/api/v1/rollouts/rearm", APPROVER, Handler::Rearm),
+    post("/api/v1/rollouts/{name}", APPROVER, Handler::ChangeRollout),
     post("/api/v1/reload", APPROVER, Handler::Reload),
     post("/api/v1/audit/archived", TESTER, Handler::Archived),
     get("/api/v1/approvals", VIEWER, Handler::Document(approvals::answer)),
@@ -155,6 +156,7 @@ pub(super) static ROUTES: [Route; 59] = [
     post("/prompts/{name}/try", TESTER, Handler::Form(ConsoleForm::Try)),
     get("/prompts/{name}/versions", VIEWER, tab(PromptTab::Versions)),
     post("/prompts/{name}/versions", APPROVER, Handler::Form(ConsoleForm::MoveLabel)),
+    post("/prompts/{name}/rollout", APPROVER, Handler::Form(ConsoleForm::ChangeRollout)),
     get("/prompts/{name}/access", VIEWER, tab(PromptTab::Access)),
     get("/prompts/{name}/uses", VIEWER, tab(PromptTab::Uses)),
     post("/prompts/{name}/complete", TESTER, Handler::Form(ConsoleForm::Complete)),

@@ -196,7 +196,7 @@ impl Router {
             let poll = upstream.settings.poll;
             (!poll.is_zero()).then(|| (upstream.id.clone(), poll))
         };
-        let rollouts = Rollouts::new(config, sealer.clone(), shared.clone());
+        let rollouts = Rollouts::new(config, &upstreams, sealer.clone(), shared.clone());
         let lists = Lists {
             catalog,
             published: shared.published.clone(),

@@ -19,10 +19,10 @@ use library::{LibraryVersions, VersionsOfPrompt};
 use upstream::Upstream;
 
 /// The reason for refusing label moves in a git library.
-const IN_REPOSITORY: &str = "its labels.toml is in a git repository: change it there, and the gateway follows within `poll`";
+const IN_REPOSITORY: &str = "labels.toml and rollouts.toml are in its git repository: change them there, and the gateway follows within `poll`";
 
 /// Longest wait until a library was read again.
-const READ_TIMEOUT: Duration = Duration::from_secs(2);
+pub(super) const READ_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The labels of all libraries.
 #[derive(Clone, Copy)]
@@ -112,6 +112,37 @@ impl LabelledPrompt {
     pub fn moved(&self, change: LabelChange<'_>, from: Option<u32>) -> MovedLabel {
         let label = change.label.to_owned();
         MovedLabel { name: self.name.clone(), label, from, to: change.version }
+    }
+
+    /// Returns the library with the files of the prompt.
+    ///
+    /// # Errors
+    /// The files are in a git repository.
+    pub(super) fn library(&self) -> Result<&Library, MoveError> {
+        self.library.as_ref().ok_or_else(|| MoveError::Refused(IN_REPOSITORY.to_owned()))
+    }
+
+    /// Returns the label by which the plain name is served, or else the number of its version.
+    pub(super) fn plain_label(&self) -> String {
+        let label = self.library.as_ref().map(|library| &library.label);
+        let label = label.filter(|label| self.versions.labels.contains_key(*label));
+        let number = || self.versions.served.map(|number| number.to_string());
+        label.cloned().or_else(number).unwrap_or_default()
+    }
+
+    /// Returns the number of the version that a label or number names.
+    ///
+    /// # Errors
+    /// The prompt has no such version.
+    pub(super) fn number(&self, version: &str) -> Result<u32, MoveError> {
+        let VersionsOfPrompt { numbers, labels, .. } = &self.versions;
+        let number = labels.get(version).copied().or_else(|| version.parse().ok());
+        number.filter(|number| numbers.contains(number)).ok_or_else(|| {
+            let known = labels.keys().cloned().chain(numbers.iter().map(u32::to_string));
+            let known = known.collect::<Vec<_>>().join(", ");
+            let name = &self.name;
+            MoveError::Refused(format!("{name} has no version {version}; it has {known}"))
+        })
     }
 
     /// How to move the labels if they are read-only; `None` if they can be moved here.
@@ -214,14 +245,25 @@ impl LabelledPrompts<'_> {
 
     /// Refuses a move to a version that is not approved while approvals are enforced: the label
     /// would go on serving the version before.
-    fn check_approved(&self, prompt: &LabelledPrompt, version: u32) -> Result<(), MoveError> {
+    pub(super) fn check_approved(
+        &self,
+        prompt: &LabelledPrompt,
+        version: u32,
+    ) -> Result<(), MoveError> {
         let name = version_name(&prompt.name, &version.to_string());
         let catalog = self.router.catalog();
-        let row = catalog.approval_row(ApprovalKind::Prompt, &name);
-        let Some(row) = row.filter(|row| row.mode == Mode::Enforce) else { return Ok(()) };
+        let rules = &self.router.approval_rules;
+        let mut ids = self.router.upstreams.keys();
+        let id = ids.find(|id| id.as_str() == prompt.upstream);
+        if id.is_none_or(|id| rules.mode_of(id) != Mode::Enforce) {
+            return Ok(());
+        }
+        let Some(row) = catalog.approval_row(ApprovalKind::Prompt, &name) else {
+            let what = "is not examined yet; try again in a moment";
+            return Err(MoveError::Refused(format!("{name} {what}")));
+        };
         // The lock file may be newer than the catalog.
-        let lock = &self.router.approval_rules.lock;
-        let approval = lock.approval(row.kind, row.upstream.as_str(), &row.raw_name);
+        let approval = rules.lock.approval(row.kind, row.upstream.as_str(), &row.raw_name);
         let approved = approval.or(row.approval.as_ref()).and_then(|own| own.approved.as_ref());
         let offered = row.offered.as_ref().map(|offered| &offered.version);
         let is_approved = |offered| approved.is_some_and(|own| own.version.matches(offered));
@@ -230,7 +272,7 @@ impl LabelledPrompts<'_> {
         }
         Err(MoveError::Refused(format!(
             "{name} is not approved, so no caller could get it. Approve it first: `promptgate \
-             approvals approve {name}`; or approve and move it: `promptgate labels set --approve`"
+             approvals approve {name}`; `promptgate labels set --approve` approves and moves a label"
         )))
     }
 
@@ -249,22 +291,15 @@ impl LabelledPrompts<'_> {
 /// Returns the library; refuses read-only labels, unknown versions, and the removal of the label by
 /// which the prompt is served.
 fn movable(prompt: &LabelledPrompt, change: LabelChange<'_>) -> Result<Library, MoveError> {
-    let Some(library) = &prompt.library else {
-        return Err(MoveError::Refused(IN_REPOSITORY.to_owned()));
-    };
+    let library = prompt.library()?;
     if change.version.is_none() && change.label == library.label {
         return Err(MoveError::Refused(format!(
             "{} is served by {}: move the label, or set another `label` of the upstream first",
             prompt.name, change.label
         )));
     }
-    if let Some(version) = change.version
-        && !prompt.versions.numbers.contains(&version)
-    {
-        let known: Vec<_> = prompt.versions.numbers.iter().map(u32::to_string).collect();
-        let name = &prompt.name;
-        let known = known.join(", ");
-        return Err(MoveError::Refused(format!("{name} has no version {version}; it has {known}")));
+    if let Some(version) = change.version {
+        prompt.number(&version.to_string())?;
     }
     Ok(library.clone())
 }

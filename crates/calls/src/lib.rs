@@ -22,6 +22,7 @@ mod unapproved_texts;
 mod resolution;
 mod routed_prompt;
 pub mod probe;
+pub mod rollout_changes;
 pub mod rollouts;
 pub mod rollbacks;
 pub mod skills;
@@ -508,11 +509,14 @@ impl Router {
         item: &'a ListedItem,
         version: Option<&ChosenVersion<'a>>,
     ) -> Resolution<'a> {
+        let number = item.version.as_ref().map(|version| &*version.version);
         let target = CallTarget {
             upstream: item.upstream.as_str(),
             raw_name: &item.raw_name,
             definition: &item.digest,
             state: item.approval.state,
+            // The number of a skill's prompt is none of the skill.
+            number: number.filter(|_| item.skill().is_none()),
             version: version.map(ChosenVersion::served),
         };
         if self.lists.views.endpoints.serves(&call.endpoint, item) {

@@ -25,10 +25,8 @@ pub struct RollbackNotice {
 /// The name of the file.
 const FILE: &str = "rollouts.json";
 
-/// Returns the file of a configuration; `None` where no rollout has a rule of rollback, or nothing
-/// is kept on the disk.
+/// Returns the file of a configuration; `None` where nothing is kept on the disk.
 pub(super) fn file_of(config: &Config) -> Option<PathBuf> {
-    config.rollouts.iter().find(|rollout| rollout.rollback.is_some())?;
     Some(config.audit.as_ref()?.path.parent()?.join(FILE))
 }
 

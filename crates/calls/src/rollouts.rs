@@ -16,20 +16,24 @@ use catalog::blocking::run_blocking;
 use catalog::listed_item::ListedItem;
 use catalog::reply::Reply;
 use catalog::snapshot::Catalog;
-use config::Config;
+use config::{Config, Transport};
 use domain::approval::ApprovalKind;
 use domain::calls::caller::{Caller, PROBER};
 use domain::calls::rollout::{GetOutcome, Rollout, RolloutOutcomes, RolloutStep};
 use domain::fault::{Fault, UpstreamFault, UpstreamFaultKind as Kind};
-use domain::name::version_name;
+use domain::name::{Naming, UpstreamId, version_name};
 use domain::prompts::prompt_version::PromptVersion;
 use domain::time::unix_time::UnixSeconds;
 use policy::ServedVersion;
+use upstream::Upstream;
 
 /// The rollouts of one configuration.
 pub struct Rollouts {
-    /// By the public name of the prompt.
-    rollouts: BTreeMap<String, Rollout>,
+    /// The rollouts of the configuration, by the public names of the prompts.
+    configured: BTreeMap<String, Arc<Rollout>>,
+    /// The upstreams whose files have started rollouts.
+    libraries: Vec<Arc<Upstream>>,
+    naming: Naming,
     sealer: Arc<Sealer>,
     shared: Arc<RouterSharedState>,
     /// The file that keeps rollbacks; `None` without such a file ([`rollbacks::file_of`]).
@@ -57,6 +61,9 @@ struct RolloutState {
     /// The last logged reason for not serving `to`.
     problem: Option<RolloutProblem>,
 }
+
+/// The prompt of a rollout by its public name, the old version and the new one.
+type RolloutKey<'a> = (&'a str, &'a Arc<str>, &'a Arc<str>);
 
 /// The version that a rollout has chosen for a call.
 #[derive(Clone, Copy)]
@@ -92,7 +99,11 @@ pub enum RolloutProblem {
 /// A rollout with its counts and problems in this replica.
 #[derive(Clone, Debug)]
 pub struct RolloutStatus {
-    pub rollout: Rollout,
+    /// Public name of the prompt.
+    pub prompt: String,
+    pub rollout: Arc<Rollout>,
+    /// Whether `rollouts.toml` has it, not the configuration.
+    pub is_started: bool,
     /// The current share, and the next step.
     pub share: f64,
     pub next: Option<RolloutStep>,
@@ -107,11 +118,12 @@ pub struct RolloutStatus {
 }
 
 impl RolloutStatus {
-    /// `running`, `blocked` (see `problem`) or `rolled_back`.
+    /// `running`, `paused`, `blocked` (see `problem`) or `rolled_back`.
     pub fn state(&self) -> &'static str {
         match (&self.rolled_back, &self.problem) {
             (Some(_), _) => "rolled_back",
             (None, Some(_)) => "blocked",
+            (None, None) if self.rollout.is_paused => "paused",
             (None, None) => "running",
         }
     }
@@ -120,16 +132,21 @@ impl RolloutStatus {
 impl Rollouts {
     pub(super) fn new(
         config: &Config,
+        upstreams: &BTreeMap<UpstreamId, Arc<Upstream>>,
         sealer: Arc<Sealer>,
         shared: Arc<RouterSharedState>,
     ) -> Self {
         let file = rollbacks::file_of(config);
-        let by_prompt = |rollout: &Rollout| (rollout.prompt.clone(), rollout.clone());
-        let rollouts: BTreeMap<_, _> = config.rollouts.iter().map(by_prompt).collect();
+        let configured = config.rollouts.iter().cloned().collect();
+        let has_files = |upstream: &&Arc<Upstream>| {
+            matches!(upstream.config().transport, Transport::Library(_) | Transport::Git(_))
+        };
+        let libraries = upstreams.values().filter(has_files).cloned().collect();
+        let naming = config.naming.clone();
         for kept in file.as_deref().map(rollbacks::read).into_iter().flatten() {
             shared.rollouts.restore(&kept);
         }
-        Self { rollouts, sealer, shared, file }
+        Self { configured, libraries, naming, sealer, shared, file }
     }
 
     /// Chooses the version of a listed prompt for a caller; `None` without a rollout. The gateway's
@@ -141,11 +158,13 @@ impl Rollouts {
         catalog: &'a Catalog,
         now: UnixSeconds,
     ) -> Option<ChosenVersion<'a>> {
-        let rollout = self.rollouts.get(&*listed.public_name)?;
+        let started = || listed.version.as_ref()?.rollout.as_ref();
+        let rollout = self.configured.get(&*listed.public_name).or_else(started)?;
         if caller.id() == PROBER {
             return None;
         }
-        let is_taken = rollout.takes(caller, now, |text| self.keyed_hash(text));
+        let hash = |text: &str| self.keyed_hash(text);
+        let is_taken = rollout.takes(&listed.public_name, caller, now, hash);
         let new = is_taken.then(|| self.new_version(rollout, listed, catalog));
         let new = new.flatten();
         let item = new.or_else(|| old_version(catalog, listed, &rollout.from).ok());
@@ -168,17 +187,17 @@ impl Rollouts {
         catalog: &'a Catalog,
     ) -> Option<&'a ListedItem> {
         let found = new_version(catalog, listed, &rollout.to);
-        self.shared.rollouts.with(rollout, |state| {
+        self.shared.rollouts.with(key(&listed.public_name, rollout), |state| {
             if state.outcomes.rolled_back().is_some() {
                 return None;
             }
             let problem = found.as_ref().err();
             if state.problem.as_ref() != problem {
-                let prompt = &rollout.prompt;
+                let prompt = &listed.public_name;
                 let to = &rollout.to;
                 match problem {
-                    Some(why) => warn!(prompt, %to, %why, "a rollout serves no new version"),
-                    None => info!(prompt, %to, "a rollout serves its new version"),
+                    Some(why) => warn!(%prompt, %to, %why, "a rollout serves no new version"),
+                    None => info!(%prompt, %to, "a rollout serves its new version"),
                 }
                 state.problem = problem.cloned();
             }
@@ -194,46 +213,47 @@ impl Rollouts {
         reply: &Result<Reply, Fault>,
         now: UnixSeconds,
     ) {
-        let rollout = chosen.rollout;
+        let ChosenVersion { rollout, listed, .. } = chosen;
+        let prompt = &listed.public_name;
         let has_failed = reply.as_ref().is_err_and(is_failure);
         let outcome = if has_failed { "failed" } else { "ok" };
-        self.shared.telemetry.metrics().rolled_out(&rollout.prompt, chosen.label(), outcome);
+        self.shared.telemetry.metrics().rolled_out(prompt, chosen.label(), outcome);
         if !chosen.is_new {
             return;
         }
         let get = GetOutcome { caller: self.keyed_hash(caller.id()), has_failed };
-        let (is_rolled_back, (gets, failed)) = self.shared.rollouts.with(rollout, |state| {
+        let key = key(prompt, rollout);
+        let (is_rolled_back, (gets, failed)) = self.shared.rollouts.with(key, |state| {
             let is_rolled_back = state.outcomes.note(get, rollout.rollback, now);
             (is_rolled_back, state.outcomes.counts())
         });
         if is_rolled_back {
-            let prompt = &rollout.prompt;
             let to = &rollout.to;
-            warn!(prompt, %to, gets, failed, "a rollout was rolled back; `promptgate rollouts rearm` begins again");
-            let event = rollout_event("rollout_rolled_back", rollout).number("gets", gets);
+            warn!(%prompt, %to, gets, failed, "a rollout was rolled back; `promptgate rollouts rearm` begins again");
+            let event = rollout_event("rollout_rolled_back", key).number("gets", gets);
             self.shared.upstream_deps.audit.note(event.number("failed", failed));
-            self.tell(rollout);
+            self.tell(key);
         }
     }
 
     /// Sends a rollback or restart to other replicas, and writes it to the file.
-    fn tell(&self, rollout: &Rollout) {
-        let news = self.shared.rollouts.with(rollout, |state| state.news());
+    fn tell(&self, key: RolloutKey<'_>) {
+        let news = self.shared.rollouts.with(key, |state| state.news());
         // Without other replicas the channel has no receiver.
         let _ = self.shared.rollouts.news.send(news);
-        self.keep(rollout);
+        self.keep(key);
     }
 
     /// Writes the state of a rollout, beside calls.
-    fn keep(&self, rollout: &Rollout) {
+    fn keep(&self, (prompt, from, to): RolloutKey<'_>) {
         let (Some(file), shared) = (self.file.clone(), self.shared.clone()) else { return };
         let tasks = shared.upstream_deps.tasks.clone();
-        let rollout = rollout.clone();
+        let (prompt, from, to) = (prompt.to_owned(), from.clone(), to.clone());
         tasks.spawn(run_blocking(move || {
             let rollouts = &shared.rollouts;
             let _writing = rollouts.writing.lock().unwrap_or_else(PoisonError::into_inner);
             // Read the state under the lock: another change may have come first.
-            let news = rollouts.with(&rollout, |state| state.news());
+            let news = rollouts.with((&prompt, &from, &to), |state| state.news());
             rollbacks::record(&file, &news);
         }));
     }
@@ -245,53 +265,90 @@ impl Rollouts {
 
     /// Applies a rollback or restart of another replica.
     pub fn follow(&self, news: &RollbackNotice) {
-        let of = self.rollouts.get(&news.prompt);
-        let is_of = |rollout: &&Rollout| *rollout.from == *news.from && *rollout.to == *news.to;
-        let Some(rollout) = of.filter(is_of) else { return };
-        let at = news.at.map(UnixSeconds);
-        let has_changed = self.shared.rollouts.with(rollout, |state| state.step(at));
+        let RollbackNotice { prompt, from, to, at } = news;
+        let (from, to) = (from.as_str().into(), to.as_str().into());
+        // The rollout may not be known here yet: its file may come later.
+        let key = (prompt.as_str(), &from, &to);
+        let has_changed = self.shared.rollouts.with(key, |state| state.step(at.map(UnixSeconds)));
         if has_changed {
-            let prompt = &rollout.prompt;
-            let to = &rollout.to;
-            let what = if news.at.is_some() { "was rolled back" } else { "began again" };
+            let what = if at.is_some() { "was rolled back" } else { "began again" };
             info!(prompt, %to, "a rollout {what} on another replica, and here");
-            self.keep(rollout);
+            self.keep(key);
         }
     }
 
     /// The rollouts, in the order of their prompts, with the lists of one snapshot.
     pub fn status(&self, catalog: &Catalog, now: UnixSeconds) -> Vec<RolloutStatus> {
-        let status = |rollout: &Rollout| {
-            let outcomes = self.shared.rollouts.with(rollout, |state| state.outcomes.clone());
+        let status = |(prompt, (rollout, is_started)): (String, (Arc<Rollout>, bool))| {
+            let key = key(&prompt, &rollout);
+            let outcomes = self.shared.rollouts.with(key, |state| state.outcomes.clone());
             let (gets, failed) = outcomes.counts();
-            let Rollout { prompt, from, .. } = rollout;
-            let listed = catalog.content.item(prompt);
+            let listed = catalog.content.item(&prompt);
+            let old = listed.map(|listed| old_version(catalog, listed, &rollout.from));
             RolloutStatus {
                 share: rollout.share_at(now),
                 next: rollout.next_step(now),
                 gets,
                 failed,
                 rolled_back: outcomes.rolled_back(),
-                problem: problem(catalog, rollout),
-                fallback: listed.and_then(|listed| old_version(catalog, listed, from).err()),
-                rollout: rollout.clone(),
+                problem: problem(catalog, &prompt, &rollout),
+                fallback: old.and_then(Result::err),
+                is_started,
+                prompt,
+                rollout,
             }
         };
-        self.rollouts.values().map(status).collect()
+        self.all().into_iter().map(status).collect()
     }
 
-    /// Restarts the rollout of a prompt after a rollback, and records the person (`by`). Returns
-    /// whether the rollout was rolled back; `None` without a rollout of the prompt.
-    pub fn rearm(&self, prompt: &str, by: &str) -> Option<bool> {
-        let rollout = self.rollouts.get(prompt)?;
-        let is_rearmed = self.shared.rollouts.with(rollout, |state| state.step(None));
-        if is_rearmed {
-            let event = rollout_event("rollout_rearmed", rollout).text("by", by);
+    /// Returns the rollouts by public names, and whether each was started; the rollout of the
+    /// configuration counts for its prompt.
+    fn all(&self) -> BTreeMap<String, (Arc<Rollout>, bool)> {
+        let mut all: BTreeMap<_, _> =
+            self.started().map(|(prompt, rollout)| (prompt, (rollout, true))).collect();
+        let configured = self.configured.iter();
+        all.extend(configured.map(|(prompt, own)| (prompt.clone(), (own.clone(), false))));
+        all
+    }
+
+    /// Whether the configuration has the rollout of a prompt.
+    pub(super) fn is_configured(&self, prompt: &str) -> bool {
+        self.configured.contains_key(prompt)
+    }
+
+    /// Returns the started rollouts by the public names of their prompts.
+    pub fn started(&self) -> impl Iterator<Item = (String, Arc<Rollout>)> {
+        self.libraries.iter().flat_map(|library| {
+            let versions = library.library_versions();
+            let prefix = &library.config().prefix;
+            let public = |(name, rollout): (&String, &Arc<Rollout>)| {
+                Some((self.naming.public(prefix, name).ok()?, rollout.clone()))
+            };
+            let rollouts = versions.iter().flat_map(|versions| &versions.rollouts);
+            rollouts.filter_map(public).collect::<Vec<_>>()
+        })
+    }
+
+    /// Rolls back the rollout of a prompt at `back_at`, or restarts it, and records the person
+    /// (`by`). Returns whether that changed anything; `None` without a rollout of the prompt.
+    pub fn step(
+        &self,
+        prompt: &str,
+        back_at: Option<UnixSeconds>,
+        by: &str,
+        why: Option<&str>,
+    ) -> Option<bool> {
+        let (rollout, _) = self.all().remove(prompt)?;
+        let key = key(prompt, &rollout);
+        let has_changed = self.shared.rollouts.with(key, |state| state.step(back_at));
+        if has_changed {
+            let kind = if back_at.is_some() { "rollout_rolled_back" } else { "rollout_rearmed" };
+            let event = rollout_event(kind, key).text("by", by).optional_text("why", why);
             self.shared.upstream_deps.audit.note(event);
         }
-        // Sent even without a rollback here: the rollback may be known to another replica only.
-        self.tell(rollout);
-        Some(is_rearmed)
+        // Sent even without a change here: the state may be known to another replica only.
+        self.tell(key);
+        Some(has_changed)
     }
 }
 
@@ -311,19 +368,20 @@ impl RolloutStates {
     fn restore(&self, kept: &RollbackNotice) {
         let RollbackNotice { prompt, from, to, at } = kept;
         let mut states = self.lock();
-        if !states.iter().any(|state| state.is_of(prompt, from, to)) {
-            let mut state = RolloutState::new(prompt, from.as_str().into(), to.as_str().into());
+        let (from, to) = (from.as_str().into(), to.as_str().into());
+        let key = (prompt.as_str(), &from, &to);
+        if !states.iter().any(|state| state.is_of(key)) {
+            let mut state = RolloutState::new(key);
             state.step(at.map(UnixSeconds));
             states.push(state);
         }
     }
 
-    fn with<T>(&self, rollout: &Rollout, change: impl FnOnce(&mut RolloutState) -> T) -> T {
+    fn with<T>(&self, key: RolloutKey<'_>, change: impl FnOnce(&mut RolloutState) -> T) -> T {
         let mut states = self.lock();
-        let Rollout { prompt, from, to, .. } = rollout;
-        let at = states.iter().position(|state| state.is_of(prompt, from, to));
+        let at = states.iter().position(|state| state.is_of(key));
         let at = at.unwrap_or_else(|| {
-            states.push(RolloutState::new(prompt, from.clone(), to.clone()));
+            states.push(RolloutState::new(key));
             states.len() - 1
         });
         change(&mut states[at])
@@ -331,14 +389,14 @@ impl RolloutStates {
 }
 
 impl RolloutState {
-    fn new(prompt: &str, from: Arc<str>, to: Arc<str>) -> Self {
-        let prompt = prompt.to_owned();
+    fn new((prompt, from, to): RolloutKey<'_>) -> Self {
         let outcomes = RolloutOutcomes::default();
+        let (prompt, from, to) = (prompt.to_owned(), from.clone(), to.clone());
         Self { prompt, from, to, outcomes, problem: None }
     }
 
-    fn is_of(&self, prompt: &str, from: &str, to: &str) -> bool {
-        (&*self.prompt, &*self.from, &*self.to) == (prompt, from, to)
+    fn is_of(&self, key: RolloutKey<'_>) -> bool {
+        (&*self.prompt, &self.from, &self.to) == key
     }
 
     /// Rolls back at `back_at`, or restarts. Returns whether the state changed.
@@ -370,6 +428,10 @@ impl<'a> ChosenVersion<'a> {
         let number = version.as_ref().map(|version| &*version.version);
         ServedVersion { public_name, raw_name, definition: digest, label: self.label(), number }
     }
+}
+
+fn key<'a>(prompt: &'a str, rollout: &'a Rollout) -> RolloutKey<'a> {
+    (prompt, &rollout.from, &rollout.to)
 }
 
 /// Returns a version of a prompt.
@@ -439,10 +501,10 @@ fn old_version<'a>(
 }
 
 /// Returns why the new version of a rollout is not served, with the lists of one snapshot.
-pub fn problem(catalog: &Catalog, rollout: &Rollout) -> Option<RolloutProblem> {
-    match catalog.content.item(&rollout.prompt) {
+pub fn problem(catalog: &Catalog, prompt: &str, rollout: &Rollout) -> Option<RolloutProblem> {
+    match catalog.content.item(prompt) {
         Some(listed) => new_version(catalog, listed, &rollout.to).err(),
-        None => Some(RolloutProblem::NoPrompt(rollout.prompt.clone())),
+        None => Some(RolloutProblem::NoPrompt(prompt.to_owned())),
     }
 }
 
@@ -466,7 +528,7 @@ fn is_failure(fault: &Fault) -> bool {
     }
 }
 
-fn rollout_event(event: &'static str, Rollout { prompt, from, to, .. }: &Rollout) -> AuditEvent {
+fn rollout_event(event: &'static str, (prompt, from, to): RolloutKey<'_>) -> AuditEvent {
     AuditEvent::new(event).text("prompt", prompt).text("from", from).text("to", to)
 }
 

@@ -53,9 +53,11 @@ pub struct LabelMove {
     pub why: Option<String>,
 }
 
-/// A mistake in the file, with its place.
+/// A mistake in a file of labels or rollouts, with its place.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct LabelsMistake {
+    /// The name of the file.
+    pub file: &'static str,
     /// Line and column, counted from 1.
     pub place: Option<(usize, usize)>,
     pub text: String,
@@ -73,21 +75,26 @@ pub enum MoveError {
 }
 
 impl LabelsMistake {
-    fn at(text: &str, span: Option<Range<usize>>, message: impl Into<String>) -> Self {
+    pub(super) fn at(
+        file: &'static str,
+        text: &str,
+        span: Option<Range<usize>>,
+        message: &str,
+    ) -> Self {
         let place = span.map(|span| {
             let before = text.get(..span.start).unwrap_or(text);
             let column = before.chars().rev().take_while(|c| *c != '\n').count() + 1;
             (before.matches('\n').count() + 1, column)
         });
-        Self { place, text: message.into() }
+        Self { file, place, text: message.trim().to_owned() }
     }
 }
 
 impl std::fmt::Display for LabelsMistake {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.place {
-            Some((line, column)) => write!(f, "{LABELS_FILE}:{line}:{column}: {}", self.text),
-            None => write!(f, "{LABELS_FILE}: {}", self.text),
+            Some((line, column)) => write!(f, "{}:{line}:{column}: {}", self.file, self.text),
+            None => write!(f, "{}: {}", self.file, self.text),
         }
     }
 }
@@ -124,12 +131,12 @@ impl LabelFile {
     /// The first mistake.
     pub fn parse(text: &str) -> Result<Self, LabelsMistake> {
         let document = Document::parse(text)
-            .map_err(|error| LabelsMistake::at(text, error.span(), error.message().trim()))?;
+            .map_err(|error| LabelsMistake::at(LABELS_FILE, text, error.span(), error.message()))?;
         let mut labels = Self::default();
         for (key, item) in document.iter() {
-            labels
-                .read_prompt(key, item)
-                .map_err(|(span, what)| LabelsMistake::at(text, span.or(item.span()), what))?;
+            labels.read_prompt(key, item).map_err(|(span, what)| {
+                LabelsMistake::at(LABELS_FILE, text, span.or(item.span()), &what)
+            })?;
         }
         Ok(labels)
     }
@@ -241,8 +248,8 @@ fn set_number(table: &mut dyn TableLike, label: &str, version: u32) {
     table.insert(label, item);
 }
 
-/// Reads the labels file of a library; an absent file is empty.
-fn read(path: &Path) -> io::Result<String> {
+/// Reads a file of labels or rollouts; an absent file is empty.
+pub(super) fn read_text(path: &Path) -> io::Result<String> {
     let text = match disk::read_to_string(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
         read => read?,
@@ -268,7 +275,7 @@ pub fn move_label(
     let failed = |error| MoveError::File { path: path.clone(), error };
     // One process at a time; the lock is released when the file is closed, also by a crash.
     let _writer = hold(folder).map_err(failed)?;
-    let text = read(&path).map_err(failed)?;
+    let text = read_text(&path).map_err(failed)?;
     let seen = LabelFile::parse(&text).map(|labels| labels.tag(&wanted.prompt));
     if let (Some(tag), Ok(seen)) = (tag, &seen)
         && tag != seen
@@ -281,7 +288,7 @@ pub fn move_label(
 }
 
 /// Keeps other writers out until the file is dropped. Libraries skip dot-files.
-fn hold(folder: &Path) -> io::Result<durable_file::File> {
+pub(super) fn hold(folder: &Path) -> io::Result<durable_file::File> {
     durable_file::hold(&folder.join(".labels.lock"), Readers::Usual, PATIENCE)
 }
 

@@ -25,7 +25,7 @@ mod reader;
 mod records;
 mod passthrough;
 pub mod reference;
-mod rollouts;
+pub mod rollouts;
 mod approvals;
 #[cfg(test)]
 mod schema_check;
@@ -123,8 +123,8 @@ pub struct Config {
     /// The overlays in the order of the file.
     pub overlays: Vec<Overlay>,
     pub approvals: ApprovalRules,
-    /// The rollouts in the order of the file; at most one for each prompt.
-    pub rollouts: Vec<Rollout>,
+    /// The rollouts by public names of prompts, in the order of the file; at most one for each.
+    pub rollouts: Vec<(String, Arc<Rollout>)>,
     /// The views, sorted by name.
     pub views: Vec<View>,
     pub telemetry: TelemetrySettings,

@@ -10,6 +10,7 @@ use config::Transport;
 use config::labels::{
     DEFAULT_LABEL, LABELS_FILE, LATEST, LabelFile, LabelsMistake, MAX_LABELS_FILE,
 };
+use config::rollouts::{ROLLOUTS_FILE, StartedRollouts, parse_started};
 use domain::text::similar::is_typing_error;
 
 /// The labels of a library from one reading to the next.
@@ -29,6 +30,8 @@ struct LastLabels {
     served: BTreeMap<String, BTreeMap<String, u32>>,
     /// The last version under the plain name of each prompt.
     plain: BTreeMap<String, Served>,
+    /// The rollouts of the last valid `rollouts.toml`.
+    rollouts: StartedRollouts,
 }
 
 /// The labels of one prompt.
@@ -76,7 +79,7 @@ impl LibraryLabels {
         folder: &Path,
         has_versions: bool,
     ) -> (Option<LabelFile>, Option<String>) {
-        let read = read_file(folder);
+        let read = read_file(folder, LABELS_FILE, LabelFile::parse);
         let mut last = self.last();
         let (file, problem) = match read {
             Ok(Some(file)) => (Some(file), None),
@@ -99,6 +102,20 @@ impl LibraryLabels {
             (None, _) => "",
         };
         (file, problem.map(|problem| problem + then))
+    }
+
+    /// Reads `rollouts.toml`, and returns its mistake. The rollouts of an invalid file go on as
+    /// they were.
+    pub(super) fn read_rollouts(&self, folder: &Path) -> (StartedRollouts, Option<String>) {
+        let mut last = self.last();
+        let problem = match read_file(folder, ROLLOUTS_FILE, parse_started) {
+            Ok(rollouts) => {
+                last.rollouts = rollouts.unwrap_or_default();
+                None
+            }
+            Err(mistake) => Some(format!("{mistake}; the rollouts of before go on")),
+        };
+        (last.rollouts.clone(), problem)
     }
 
     /// Returns the last valid file.
@@ -204,17 +221,21 @@ fn newest(numbers: &BTreeSet<u32>) -> Option<Served> {
     numbers.last().map(|number| Served { number: *number, label: None })
 }
 
-/// Reads the labels file of a folder; `None` without a file.
-fn read_file(folder: &Path) -> Result<Option<LabelFile>, LabelsMistake> {
-    let mistake = |text: String| LabelsMistake { place: None, text };
-    let path = folder.join(LABELS_FILE);
+/// Reads a file of labels or rollouts; `None` without a file.
+fn read_file<T>(
+    folder: &Path,
+    file: &'static str,
+    parse: impl FnOnce(&str) -> Result<T, LabelsMistake>,
+) -> Result<Option<T>, LabelsMistake> {
+    let mistake = |text: String| LabelsMistake { file, place: None, text };
+    let path = folder.join(file);
     if base::platform::disk::symlink_metadata(&path).is_err() {
         return Ok(None);
     }
     let resolved = files::resolve_inside(folder, &path).map_err(mistake)?;
     let bytes = files::read(folder, &resolved, MAX_LABELS_FILE).map_err(mistake)?;
     let text = String::from_utf8(bytes).map_err(|_| mistake("is not UTF-8".to_owned()))?;
-    LabelFile::parse(&text).map(Some)
+    parse(&text).map(Some)
 }
 
 #[cfg(test)]

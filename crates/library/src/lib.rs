@@ -477,10 +477,8 @@ impl LibrarySnapshot {
 fn definition(compiled: &Compiled) -> Result<Prompt, String> {
     let definition = document(compiled.definition.clone()).map_err(|e| e.to_string())?;
     let mut prompt = Prompt::read(definition.json()).map_err(|e| e.to_string())?;
-    let mark = |version: &String| PromptVersion {
-        of: prompt.name.as_str().into(),
-        version: version.as_str().into(),
-        label: None,
+    let mark = |version: &String| {
+        PromptVersion::new(prompt.name.as_str().into(), version.as_str().into(), None)
     };
     prompt.version = compiled.version.as_ref().map(|version| mark(version).into());
     Ok(prompt)

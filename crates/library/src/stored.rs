@@ -50,7 +50,7 @@ impl StoredPrompt {
     pub(super) fn mark(&self) -> PromptVersion {
         let of = self.of.as_str().into();
         let version = self.version.as_str().into();
-        PromptVersion { of, version, label: self.label.as_deref().map(Into::into) }
+        PromptVersion::new(of, version, self.label.as_deref().map(Into::into))
     }
 
     /// Returns the source as canonical JSON (RFC 8785), on which people decide. Its text is for

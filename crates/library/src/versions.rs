@@ -15,6 +15,8 @@ use super::prompt_list::MalformedPrompt;
 use super::reader::{LibraryPrompt, LibraryReader};
 use super::{LibraryLabels, LibrarySnapshot, document};
 use config::labels::{LABELS_FILE, LabelFile, MAX_VERSION};
+use config::rollouts::{ROLLOUTS_FILE, StartedRollouts};
+use domain::calls::rollout::Rollout;
 use domain::fault::UpstreamFaultKind as Kind;
 use domain::name::{VERSION_MARK, version_name};
 use domain::prompts::prompt::Prompt;
@@ -34,6 +36,8 @@ pub struct LibraryVersions {
     pub prompts: BTreeMap<String, VersionsOfPrompt>,
     /// The labels that are in use.
     pub file: LabelFile,
+    /// The rollouts that people have started.
+    pub rollouts: StartedRollouts,
 }
 
 /// The versions of one prompt.
@@ -107,6 +111,7 @@ impl LibrarySnapshot {
         self.listed.malformed.extend(problem.iter().map(|problem| place(problem).into()));
         let file = read_file.clone().unwrap_or_else(|| labels.last_file());
         let misnamed = misnamed(&files, &file);
+        let (rollouts, problem) = labels.read_rollouts(folder);
         let mut prompts = BTreeMap::new();
         for (name, files) in files {
             let read = self.read_versions(reader, &name, files, earlier);
@@ -122,7 +127,7 @@ impl LibrarySnapshot {
                 reason: place(problem),
                 is_served,
             }));
-            self.push_versions(folder, &name, &read, &chosen);
+            self.push_versions(folder, &name, &read, &chosen, rollouts.get(&name));
             self.check_count(most)?;
             let PromptLabels { labels, served, .. } = chosen;
             let served = served.map(|served| served.number);
@@ -136,7 +141,11 @@ impl LibrarySnapshot {
             format!("{LABELS_FILE}: [{name}] has no versions: there is no file {name}/{VERSIONS}/1.md that is valid")
         });
         self.listed.malformed.extend(unknown.map(|problem| place(&problem).into()));
-        self.versions = Arc::new(LibraryVersions { prompts, file });
+        let unknown = rollouts.keys().filter(|name| !prompts.contains_key(*name));
+        let unknown = unknown.map(|name| format!("{ROLLOUTS_FILE}: [{name}] has no versions"));
+        let problems = problem.into_iter().chain(unknown);
+        self.listed.malformed.extend(problems.map(|problem| place(&problem).into()));
+        self.versions = Arc::new(LibraryVersions { prompts, file, rollouts });
         Ok(())
     }
 
@@ -194,13 +203,14 @@ impl LibrarySnapshot {
         name: &str,
         read: &BTreeMap<u32, LibraryPrompt>,
         chosen: &PromptLabels,
+        rollout: Option<&Arc<Rollout>>,
     ) {
         let of: Arc<str> = name.into();
         let mut push = |raw_name: String, number: u32, label: Option<&str>| {
             let Some(version) = read.get(&number) else { return };
-            let number: Arc<str> = number.to_string().into();
-            let mark =
-                PromptVersion { of: of.clone(), version: number, label: label.map(Arc::from) };
+            let number = number.to_string().into();
+            let mut mark = PromptVersion::new(of.clone(), number, label.map(Arc::from));
+            mark.rollout = rollout.filter(|_| raw_name == name).cloned();
             if let Err(reason) = self.push_version(raw_name, version, mark) {
                 let path = folder.join(&version.path);
                 self.listed.malformed.push(Remark::from(reason).on(&path).into());

@@ -101,15 +101,22 @@ impl<'a> KnownPrompts<'a> {
 
     /// Rollouts that would serve no new version.
     fn blocked_rollouts(&self, add: &mut dyn FnMut(&str, String)) {
-        for (number, rollout) in (1..).zip(&self.config.rollouts) {
-            let glob = Glob::parse(&rollout.prompt);
-            if self.catalog.content.item(&rollout.prompt).is_none() {
+        for (number, (prompt, rollout)) in (1..).zip(&self.config.rollouts) {
+            let glob = Glob::parse(prompt);
+            if self.catalog.content.item(prompt).is_none() {
                 if let Some(glob) = glob.filter(|glob| !self.may_be_public(glob)) {
                     let what = no_prompt("", &glob, &self.public);
                     add(&format!("rollouts.{number}.prompt"), what);
                 }
-            } else if let Some(problem) = rollouts::problem(&self.catalog, rollout) {
+            } else if let Some(problem) = rollouts::problem(&self.catalog, prompt, rollout) {
                 add(&format!("rollouts.{number}.to"), problem.to_string());
+            }
+            let listed = self.catalog.content.item(prompt);
+            let version = listed.and_then(|listed| listed.version.as_ref());
+            if version.is_some_and(|version| version.rollout.is_some()) {
+                let what = "has another rollout in rollouts.toml of its library, which does not \
+                            count: end one of them (`promptgate rollouts end`)";
+                add(&format!("rollouts.{number}.prompt"), what.to_owned());
             }
         }
     }
@@ -175,7 +182,7 @@ impl<'a> KnownPrompts<'a> {
                 unknown(format!("access.rules.{number}.callers"), "no caller is named", name, &ids);
             }
         }
-        for (number, rollout) in (1..).zip(&self.config.rollouts) {
+        for (number, (_, rollout)) in (1..).zip(&self.config.rollouts) {
             for name in rollout.groups.iter().filter(|name| !groups.contains(name.as_str())) {
                 unknown(
                     format!("rollouts.{number}.groups"),

@@ -180,10 +180,11 @@ pub(crate) enum Command {
     /// required. Tokens themselves are never shown.
     #[command(subcommand)]
     Accounts(AccountsCommand),
-    /// List rollouts, or restart one after its rollback
+    /// List, start, change and end rollouts
     ///
-    /// A rollout gives a share of the callers another version of a prompt (`[[rollouts]]` in the
-    /// file). Calls the admin API of a running gateway, with the token in the environment variable
+    /// A rollout gives a share of the callers another version of a prompt. Those that are started
+    /// here are in rollouts.toml beside labels.toml; those of `[[rollouts]]` in the file are only
+    /// listed, rolled back and begun again. Calls the admin API of a running gateway, with the token in the environment variable
     /// PROMPTGATE_ADMIN_TOKEN if one is required.
     #[command(subcommand)]
     Rollouts(RolloutsCommand),
@@ -597,13 +598,64 @@ pub(crate) enum AccountsCommand {
 pub(crate) enum RolloutsCommand {
     /// List the rollouts, with the gets of their new versions and how many have failed
     List(AdminApi),
-    /// Serve the new version again, after its rollback (needs admin.write)
-    Rearm {
-        /// Public name of the prompt
-        name: String,
+    /// Give a share of the callers another version of a library prompt (needs admin.write)
+    Start {
+        /// Label or number of the version
+        #[arg(long, value_name = "VERSION")]
+        to: String,
+        /// Share of the callers, such as 5%
+        #[arg(long, value_parser = share)]
+        share: f64,
+        /// Label or number of the version for the other callers [default: the version under the
+        /// plain name]
+        #[arg(long, value_name = "VERSION")]
+        from: Option<String>,
+        /// Only members of this group can be in the share; may be repeated
+        #[arg(long, value_name = "NAME")]
+        group: Vec<String>,
+        /// Roll back when more than this share of the last 100 gets have failed, such as 10%
+        #[arg(long, value_name = "SHARE", value_parser = share)]
+        rollback: Option<f64>,
         #[command(flatten)]
-        admin: AdminApi,
+        rollout: RolloutArgs,
     },
+    /// Change the share of the callers (needs admin.write)
+    Share {
+        #[command(flatten)]
+        rollout: RolloutArgs,
+        /// Share of the callers, such as 25%
+        #[arg(value_parser = share)]
+        share: f64,
+    },
+    /// Serve the old version to all callers for the time being (needs admin.write)
+    Pause(RolloutArgs),
+    /// Serve the new version to its share again (needs admin.write)
+    Resume(RolloutArgs),
+    /// End a rollout: all callers get the version under the plain name (needs admin.write)
+    End(RolloutArgs),
+    /// Take the new version back, until `rearm` (needs admin.write)
+    Rollback(RolloutArgs),
+    /// Serve the new version again, after its rollback (needs admin.write)
+    Rearm(RolloutArgs),
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct RolloutArgs {
+    /// Public name of the prompt
+    pub(crate) name: String,
+    /// Reason, for the audit log
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) why: Option<String>,
+    #[command(flatten)]
+    pub(crate) admin: AdminApi,
+}
+
+/// Reads a share: `0.05` or `5%`.
+fn share(text: &str) -> Result<f64, String> {
+    let (number, of) = text.strip_suffix('%').map_or((text, 1.0), |percent| (percent, 100.0));
+    let share = number.trim().parse::<f64>().ok().map(|number| number / of);
+    let rule = || "a share is a number from 0 to 1, or a percentage such as 5%".to_owned();
+    share.filter(|share| (0.0..=1.0).contains(share)).ok_or_else(rule)
 }
 
 #[derive(Args, Debug)]
@@ -714,7 +766,7 @@ pub(crate) struct FindQuery {
     #[arg(long, conflicts_with = "outcome")]
     pub(crate) denied: bool,
     /// Show only events of this type: call, one of the log, such as config_reloaded, or one of the
-    /// groups decisions, labels, sign-ins and changes
+    /// groups decisions, labels, rollouts, sign-ins and changes
     #[arg(long, value_name = "EVENT")]
     pub(crate) event: Option<String>,
     /// Show only entries with this text in one of their members

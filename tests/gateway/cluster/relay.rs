@@ -280,7 +280,7 @@ async fn replicas_roll_back_and_begin_again_together() {
     fails.store(false, Ordering::SeqCst);
     let last = replicas.replicas.last().unwrap();
     let admin = last.admin.clone().with("Content-Type", "application/json");
-    assert_eq!(rollouts::rearm(&admin, "up__refund").await.1, json!({"rearmed": true}));
+    assert_eq!(rollouts::rearm(&admin, "up__refund").await.1, json!({"changed": true}));
     for ada in each() {
         eventually(async || rollouts::got(&ada).await, |text| text == "refund@candidate").await;
     }

@@ -167,9 +167,9 @@ async fn every_answer_is_as_it_is_described() {
 
     let rollouts = described.get(admin, "/api/v1/rollouts", "/api/v1/rollouts").await.json();
     assert_eq!(rollouts["rollouts"][0]["state"], "running", "{rollouts}");
-    let rearmed = post(admin, "/rollouts/rearm", &json!({"prompt": "house__refund"})).await;
-    described.check("POST", "/api/v1/rollouts/rearm", &rearmed);
-    assert_eq!(rearmed.json(), json!({"rearmed": false}));
+    let rearmed = post(admin, "/rollouts/house__refund", &json!({"action": "rearm"})).await;
+    described.check("POST", "/api/v1/rollouts/{name}", &rearmed);
+    assert_eq!(rearmed.json(), json!({"changed": false}));
 
     let labels = described.get(admin, "/api/v1/labels", "/api/v1/labels").await.json();
     let tag = labels["prompts"][0]["tag"].as_str().unwrap();

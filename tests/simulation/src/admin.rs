@@ -143,8 +143,8 @@ pub async fn approve_what_is_shown(world: &World, replica: usize, rng: &mut Rng)
 
 /// Begins the rollout of a prompt again.
 pub async fn rearm(world: &World, replica: usize, prompt: &str) {
-    let request = Request::post("/api/v1/rollouts/rearm");
-    let answer = ask(world, replica, request, json!({ "prompt": prompt }).to_string()).await;
+    let request = Request::post(format!("/api/v1/rollouts/{prompt}"));
+    let answer = ask(world, replica, request, json!({"action": "rearm"}).to_string()).await;
     let text = answer.as_ref().map(|answer| String::from_utf8_lossy(&answer.body));
     trace::note("operator", &format!("rearms {prompt}: {text:?}"));
     if answer.as_ref().is_none_or(|answer| answer.status != StatusCode::OK) {

@@ -44,7 +44,7 @@ fn prompt(name: &str, number: u32, label: Option<&str>, text: &str) -> Prompt {
     let mut prompt = Prompt::read(Json::parse(definition.as_bytes(), 8).unwrap()).unwrap();
     let version: Arc<str> = number.to_string().into();
     let label = label.map(Into::into);
-    prompt.version = Some(PromptVersion { of: "refund".into(), version, label }.into());
+    prompt.version = Some(PromptVersion::new("refund".into(), version, label).into());
     let place = SourcePlace::Kept(text.into());
     prompt.source = Some(PromptSource { digest: source_of(text), place }.into());
     prompt

@@ -11,8 +11,6 @@ use crate::time::unix_time::UnixSeconds;
 /// list shows only the prompt, in one form for all.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rollout {
-    /// Public name of the prompt.
-    pub prompt: String,
     /// Label or version for the callers outside the share.
     pub from: Arc<str>,
     /// Label or version for the callers in the share.
@@ -24,7 +22,12 @@ pub struct Rollout {
     /// The steps in the order of their times.
     pub steps: Vec<RolloutStep>,
     pub rollback: Option<RollbackRule>,
+    /// Whether all callers get `from` until a person resumes the rollout.
+    pub is_paused: bool,
 }
+
+// Shares are numbers from 0 to 1, never NaN.
+impl Eq for Rollout {}
 
 /// A new share from an instant on.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -84,8 +87,11 @@ impl RollbackRule {
 }
 
 impl Rollout {
-    /// Returns the share of the callers at this time.
+    /// Returns the share of the callers at this time; 0 while the rollout is paused.
     pub fn share_at(&self, now: UnixSeconds) -> f64 {
+        if self.is_paused {
+            return 0.0;
+        }
         let passed = self.steps.iter().rev().find(|step| step.at <= now);
         passed.map_or(self.share, |step| step.share)
     }
@@ -95,10 +101,16 @@ impl Rollout {
         self.steps.iter().find(|step| step.at > now).copied()
     }
 
-    /// Whether a caller is in the share. `hash` maps the caller to a uniformly distributed number,
+    /// Whether a caller is in the share of a prompt with this public name. `hash` maps the caller to a uniformly distributed number,
     /// so that a caller in one share is also in each larger share. Callers without an identity are
     /// never in a share.
-    pub fn takes(&self, caller: &Caller, now: UnixSeconds, hash: impl FnOnce(&str) -> u64) -> bool {
+    pub fn takes(
+        &self,
+        prompt: &str,
+        caller: &Caller,
+        now: UnixSeconds,
+        hash: impl FnOnce(&str) -> u64,
+    ) -> bool {
         let is_member = |group| self.groups.contains(group);
         if is_reserved(caller.id())
             || !self.groups.is_empty() && !caller.groups().iter().any(is_member)
@@ -107,7 +119,7 @@ impl Rollout {
         }
         // The share of all 2^64 hash values.
         let bound = self.share_at(now) * 18_446_744_073_709_551_616.0;
-        let Self { prompt, from, to, .. } = self;
+        let Self { from, to, .. } = self;
         u128::from(hash(&format!("rollout\0{prompt}\0{from}\0{to}\0{}", caller.id())))
             < bound as u128
     }
@@ -173,8 +185,8 @@ mod tests {
     fn rollout(share: f64) -> Rollout {
         let from = "production".into();
         let to = "candidate".into();
-        let prompt = "team__refund".to_owned();
-        Rollout { prompt, from, to, share, groups: vec![], steps: vec![], rollback: None }
+        let (groups, steps) = (vec![], vec![]);
+        Rollout { from, to, share, groups, steps, rollback: None, is_paused: false }
     }
 
     /// A hash with a key, as all replicas have it.
@@ -190,6 +202,10 @@ mod tests {
         GetOutcome { caller, has_failed }
     }
 
+    fn takes(rollout: &Rollout, caller: &Caller, hash: impl FnOnce(&str) -> u64) -> bool {
+        rollout.takes("team__refund", caller, NOW, hash)
+    }
+
     fn callers() -> Vec<Caller> {
         (0..10_000).map(|n| Caller::new(&format!("caller-{n}"))).collect()
     }
@@ -202,7 +218,7 @@ mod tests {
                 // Each replica reads the rollout from its own file.
                 let rollout = rollout(share);
                 let hash = keyed(key);
-                callers.iter().map(|caller| rollout.takes(caller, NOW, &hash)).collect()
+                callers.iter().map(|caller| takes(&rollout, caller, &hash)).collect()
             };
             let first = sides(7);
             let taken = first.iter().filter(|taken| **taken).count() as f64;
@@ -214,10 +230,10 @@ mod tests {
 
     #[test]
     fn rollouts_of_two_prompts_choose_their_callers_independently() {
-        let one = rollout(0.5);
-        let other = Rollout { prompt: "other".into(), ..rollout(0.5) };
+        let half = rollout(0.5);
         let both = |caller: &&Caller| {
-            one.takes(caller, NOW, keyed(7)) && other.takes(caller, NOW, keyed(7))
+            let takes = |prompt| half.takes(prompt, caller, NOW, keyed(7));
+            takes("team__refund") && takes("other")
         };
         let both = callers().iter().filter(both).count();
         assert!((2_300..2_700).contains(&both), "{both}");
@@ -226,20 +242,27 @@ mod tests {
     #[test]
     fn the_ends_of_the_hash_are_on_the_right_sides() {
         let ada = Caller::new("ada");
-        assert!(rollout(1.0).takes(&ada, NOW, |_| u64::MAX));
-        assert!(!rollout(0.0).takes(&ada, NOW, |_| 0));
-        assert!(rollout(0.5).takes(&ada, NOW, |_| (1 << 63) - 1));
-        assert!(!rollout(0.5).takes(&ada, NOW, |_| 1 << 63));
+        assert!(takes(&rollout(1.0), &ada, |_| u64::MAX));
+        assert!(!takes(&rollout(0.0), &ada, |_| 0));
+        assert!(takes(&rollout(0.5), &ada, |_| (1 << 63) - 1));
+        assert!(!takes(&rollout(0.5), &ada, |_| 1 << 63));
+    }
+
+    #[test]
+    fn a_paused_rollout_takes_no_caller() {
+        let paused = Rollout { is_paused: true, ..rollout(1.0) };
+        assert!(!takes(&paused, &Caller::new("ada"), |_| 0));
+        assert_eq!((paused.share_at(NOW), paused.share), (0.0, 1.0));
     }
 
     #[test]
     fn callers_outside_the_groups_and_without_an_identity_are_never_taken() {
         let all = Rollout { groups: vec!["beta".to_owned()], ..rollout(1.0) };
         let member = Caller::in_groups("ada", &["alpha".to_owned(), "beta".to_owned()]);
-        assert!(all.takes(&member, NOW, |_| 0));
-        assert!(!all.takes(&Caller::new("bob"), NOW, |_| 0));
+        assert!(takes(&all, &member, |_| 0));
+        assert!(!takes(&all, &Caller::new("bob"), |_| 0));
         for nobody in [crate::calls::caller::PROBER, crate::calls::caller::ANONYMOUS] {
-            assert!(!rollout(1.0).takes(&Caller::new(nobody), NOW, |_| 0), "{nobody}");
+            assert!(!takes(&rollout(1.0), &Caller::new(nobody), |_| 0), "{nobody}");
         }
     }
 
@@ -271,7 +294,7 @@ mod tests {
         ) {
             shares.sort_by(f64::total_cmp);
             let caller = Caller::new(&id);
-            let taken = shares.iter().map(|share| rollout(*share).takes(&caller, NOW, keyed(key)));
+            let taken = shares.iter().map(|share| takes(&rollout(*share), &caller, keyed(key)));
             let taken: Vec<_> = taken.collect();
             prop_assert!(taken.is_sorted(), "{taken:?} of {shares:?}");
         }

@@ -196,7 +196,8 @@ impl Prompt {
             self.with_members(|out| write_with_label(Json::accepted(&definition), None, out));
         content.name = version.content_name();
         content.renamed = None;
-        content.version = Some(PromptVersion { label: None, ..(**version).clone() }.into());
+        let version = PromptVersion { label: None, rollout: None, ..(**version).clone() };
+        content.version = Some(version.into());
         Some(content)
     }
 
@@ -356,7 +357,7 @@ mod tests {
             let text = serde_json::json!({"name": name, "description": "d", "_meta": meta});
             let mut prompt = read(&text.to_string()).unwrap();
             let of: Arc<str> = "refund".into();
-            let version = PromptVersion { of, version: "3".into(), label: label.map(Into::into) };
+            let version = PromptVersion::new(of, "3".into(), label.map(Into::into));
             prompt.version = Some(version.into());
             prompt
         };

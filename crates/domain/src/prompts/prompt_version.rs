@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::calls::rollout::Rollout;
 use crate::json::Json;
 use crate::json::object::ObjectWriter;
 use crate::name::version_name;
@@ -16,9 +17,16 @@ pub struct PromptVersion {
     pub version: Arc<str>,
     /// The label that chose the version; clients get it as `_meta.label`.
     pub label: Option<Arc<str>>,
+    /// The rollout that a person has started for `NAME`; no member of the definition.
+    pub rollout: Option<Arc<Rollout>>,
 }
 
 impl PromptVersion {
+    /// Creates a version without a rollout.
+    pub fn new(of: Arc<str>, version: Arc<str>, label: Option<Arc<str>>) -> Self {
+        Self { of, version, label, rollout: None }
+    }
+
     /// Whether a prompt with this raw name is one of the versions, not `NAME` itself.
     pub fn is_apart(&self, raw_name: &str) -> bool {
         *self.of != *raw_name
@@ -38,7 +46,7 @@ impl PromptVersion {
             text.map(|text| Arc::from(&*text))
         };
         let version = member("version").unwrap_or_else(|| "".into());
-        Self { of: self.of.clone(), version, label: member("label") }
+        Self { version, label: member("label"), ..self.clone() }
     }
 }
 
@@ -67,11 +75,10 @@ mod tests {
     #[test]
     fn an_approved_form_says_its_own_version() {
         let text = |text: &str| Arc::from(text);
-        let offered =
-            PromptVersion { of: text("a"), version: text("4"), label: Some(text("production")) };
+        let offered = PromptVersion::new(text("a"), text("4"), Some(text("production")));
         let before = r#"{"name":"a","_meta":{"version":"3"}}"#;
         let before = offered.as_in(Json::accepted(before));
-        assert_eq!(before, PromptVersion { of: text("a"), version: text("3"), label: None });
+        assert_eq!(before, PromptVersion::new(text("a"), text("3"), None));
         assert!(offered.is_apart("a@4") && !offered.is_apart("a"));
     }
 }

@@ -16,11 +16,12 @@ use crate::documents::{
 };
 use crate::labels::{Labels, MoveRequest, RemovalRequest};
 use crate::pages::trial::{Completion, Trial};
-use crate::rollouts::{RearmRequest, Rearmed, RolloutsDocument};
+use crate::rollouts::{ChangedRollout, RolloutsDocument};
 use crate::routes::Route;
 use audit::archive::CopyStatement;
 use audit::question::Answers;
 use calls::labels::MovedLabel;
+use calls::rollout_changes::RolloutRequest;
 
 /// Describes the operation of a route of probes or of the API.
 pub(super) fn of(route: &Route, schemas: &mut Schemas) -> Operation {
@@ -159,10 +160,11 @@ fn of_owned(path: &str, schemas: &mut Schemas) -> Operation {
             "The rollouts, with the gets of their new versions in this replica.",
             schemas,
         ),
-        "/rollouts/rearm" => {
-            let summary = "Serves the new version of a rollout again, after its rollback.";
-            let unknown = response("The prompt has no rollout.", &failure);
-            action::<RearmRequest, Rearmed>(summary, "The outcome.", schemas).or(404, unknown)
+        "/rollouts/{name}" => {
+            let summary = "Starts, changes, ends or rolls back the rollout of a prompt.";
+            let refused = response("The change is refused, with the reason.", &failure);
+            action::<RolloutRequest, ChangedRollout>(summary, "The outcome.", schemas)
+                .or(409, refused)
         }
         "/labels" => document::<Labels>(
             "The library prompts that have versions, with their labels.",
