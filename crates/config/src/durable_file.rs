@@ -1,7 +1,7 @@
 //! Files that are replaced as a whole, by one process at a time.
 
 use std::io::{self, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 pub use base::platform::disk::{self, File, Metadata, OpenOptions, Readers};
@@ -25,27 +25,72 @@ pub fn target_of(unfinished: &str) -> Option<&str> {
 /// # Errors
 /// When the unfinished file cannot be written or take the place of the other.
 pub fn replace(target: &Path, content: impl AsRef<[u8]>, readers: Readers) -> io::Result<()> {
-    let folder = target.parent().filter(|parent| !parent.as_os_str().is_empty());
-    let folder = folder.unwrap_or(Path::new("."));
-    let name = target.file_name().unwrap_or_default().to_string_lossy();
-    let random = hex(&seal::random::<8>());
-    let unfinished = folder.join(format!("{UNFINISHED}{random}-{name}"));
-    let options = OpenOptions { create_new: true, write: true, readers, ..OpenOptions::private() };
-    let mut file = options.open(&unfinished)?;
-    let mut write = || {
-        file.write_all(content.as_ref())?;
-        if let Ok(Metadata { mode: Some(mode), .. }) = disk::metadata(target) {
-            file.set_mode(mode)?;
-        }
-        file.sync_all()?;
-        disk::rename(&unfinished, target)
-    };
-    write().inspect_err(|_| {
-        let _ = disk::remove_file(&unfinished);
-    })?;
+    replace_all(folder_of(target), &[(target, content)], readers)
+}
+
+/// Replaces several files of one folder, each as [`replace`] does. All are written before the first
+/// is synced, because a file system syncs many files in little more time than one file.
+///
+/// # Errors
+/// As [`replace`]; files before the mistake may be replaced.
+pub fn replace_all<P: AsRef<Path>, C: AsRef<[u8]>>(
+    folder: &Path,
+    files: &[(P, C)],
+    readers: Readers,
+) -> io::Result<()> {
+    for files in files.chunks(MAX_UNFINISHED) {
+        let write = |(target, content): &'_ (P, C)| {
+            Unfinished::write(target.as_ref(), content.as_ref(), readers)
+        };
+        let written: Vec<Unfinished> = files.iter().map(write).collect::<io::Result<_>>()?;
+        written.iter().try_for_each(|unfinished| unfinished.file.sync_all())?;
+        written.into_iter().try_for_each(Unfinished::finish)?;
+    }
     // A rename is durable once its folder is synced. Some file systems cannot sync folders.
     let _ = disk::sync_folder(folder);
     Ok(())
+}
+
+/// Most files that are open at once.
+const MAX_UNFINISHED: usize = 64;
+
+/// A written file that is not in its place yet; removed if it does not get there.
+struct Unfinished {
+    file: File,
+    path: PathBuf,
+    target: PathBuf,
+}
+
+impl Unfinished {
+    fn write(target: &Path, content: &[u8], readers: Readers) -> io::Result<Self> {
+        let name = target.file_name().unwrap_or_default().to_string_lossy();
+        let random = hex(&seal::random::<8>());
+        let path = folder_of(target).join(format!("{UNFINISHED}{random}-{name}"));
+        let options =
+            OpenOptions { create_new: true, write: true, readers, ..OpenOptions::private() };
+        let mut unfinished = Self { file: options.open(&path)?, path, target: target.to_owned() };
+        unfinished.file.write_all(content)?;
+        if let Ok(Metadata { mode: Some(mode), .. }) = disk::metadata(target) {
+            unfinished.file.set_mode(mode)?;
+        }
+        Ok(unfinished)
+    }
+
+    fn finish(self) -> io::Result<()> {
+        disk::rename(&self.path, &self.target)
+    }
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        // Does nothing for a file in its place.
+        let _ = disk::remove_file(&self.path);
+    }
+}
+
+fn folder_of(target: &Path) -> &Path {
+    let folder = target.parent().filter(|parent| !parent.as_os_str().is_empty());
+    folder.unwrap_or(Path::new("."))
 }
 
 /// The time between two attempts to lock a file.

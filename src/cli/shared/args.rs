@@ -379,7 +379,8 @@ pub(crate) enum ApprovalsCommand {
     /// Write the lock file anew, after its entries were reviewed
     ///
     /// A lock file ends with the digest of its entries, so that a lost part is noticed. A merge or
-    /// an edit by hand makes the digest wrong.
+    /// an edit by hand makes the digest wrong. Of a conflict that git has left, the entries of both
+    /// sides are kept.
     Rewrite(ApprovalsView),
     /// Approve a version that was approved before
     ///

@@ -1,6 +1,7 @@
 //! `promptgate.lock`: the approved versions of prompts and skills. The file is reviewed like code,
 //! and shared by replicas.
 
+mod conflict;
 mod store;
 mod versions;
 
@@ -47,6 +48,10 @@ const VERSION: u32 = 3;
 const NOT_WHOLE: &str = "it has not the digest of its entries: it was merged or edited, or has lost a part; review it, then run \
                          `promptgate approvals rewrite` (docs/approvals.md#review-in-git-and-ci)";
 
+/// The error for a lock file as a merge of two branches leaves it.
+const CONFLICT: &str = "git has left a conflict in it: review both sides, then run `promptgate approvals rewrite`, which keeps \
+                        the entries of both (docs/approvals.md#review-in-git-and-ci)";
+
 /// The beginning of each lock file.
 const HEADER: &str = "# The approved versions of prompts, written by `promptgate approvals`. Review changes like code (docs/approvals.md).\n";
 
@@ -61,6 +66,9 @@ impl Lock {
     /// # Errors
     /// The first mistake, with its line; or a digest that does not match the entries.
     pub fn parse(text: &str) -> Result<Self, String> {
+        if conflict::has_conflict(text) {
+            return Err(CONFLICT.to_owned());
+        }
         match Self::parse_entries(text)? {
             (lock, Some(end)) if end.digest == lock.end() => Ok(lock),
             _ => Err(NOT_WHOLE.to_owned()),
@@ -508,7 +516,7 @@ mod tests {
             ("version = 4\n".to_owned(), "its version is 4"),
             ("version = 3\n".to_owned(), "it has not the digest of its entries"),
             ("version = 2\n".to_owned(), "its version is 2"),
-            ("version = 3\n<<<<<<< ours\n".to_owned(), "line 2: "),
+            ("version = 3\n<<<<<<< ours\n".to_owned(), "git has left a conflict in it"),
             (entry(""), "prompt \"p\" of upstream \"a\": it has neither"),
             (entry(&record.replace("sha256:0", "sha256:x")), "is no digest"),
             (entry(&record.replace("sha256:0", "sha256:../../0")), "is no digest"),

@@ -264,8 +264,8 @@ impl LockFile {
         Ok(Lock { digest, ..lock.clone() })
     }
 
-    /// Rewrites the lock file with the digest of its entries, after a person has reviewed them, and
-    /// with one entry for each version of a prompt. Unneeded objects stay. Blocks.
+    /// Rewrites the lock file with the digest of its entries, after a person has reviewed them, with
+    /// the entries of both sides of a merge conflict, and with one entry for each version. Unneeded objects stay. Blocks.
     ///
     /// # Errors
     /// [`LockError::Broken`] if the lock file has a mistake other than its digest; or it cannot be
@@ -275,8 +275,8 @@ impl LockFile {
         let path = || self.lock.clone();
         let text = disk::read_to_string(&self.lock)
             .map_err(|error| LockError::Io { path: path(), error })?;
-        let entries = Lock::parse_entries(&text);
-        let (mut lock, _) = entries.map_err(|why| LockError::Broken { path: path(), why })?;
+        let merged = Lock::parse_merged(&text);
+        let mut lock = merged.map_err(|why| LockError::Broken { path: path(), why })?;
         let objects = lock.merge_versions(self);
         self.write_objects(&objects)?;
         self.swap(&lock)?;
@@ -309,14 +309,15 @@ impl LockFile {
     }
 
     fn write_objects(&self, objects: &Objects) -> Result<(), LockError> {
+        let mut files = Vec::new();
         for (digest, object) in objects {
             if !self.has_object(digest, object.kind()) {
                 let path = self.objects.join(file_name(digest, object.kind()));
-                let written = durable_file::replace(&path, object.content(), Readers::Usual);
-                written.map_err(|error| self.unwritable(error))?;
+                files.push((path, object.content()));
             }
         }
-        Ok(())
+        let written = durable_file::replace_all(&self.objects, &files, Readers::Usual);
+        written.map_err(|error| self.unwritable(error))
     }
 
     fn has_object(&self, digest: &DigestText, kind: ObjectKind) -> bool {
