@@ -288,6 +288,27 @@ async fn all_prompts_of_an_upstream_are_approved_after_a_summary() {
     assert_eq!(folder.approvals(&["approve", "--all-of", "uq"]).await.code, Some(64));
 }
 
+#[tokio::test]
+async fn five_hundred_prompts_are_approved_at_once_at_a_running_gateway() {
+    let library = tempfile::tempdir().unwrap();
+    for number in 0..500 {
+        let name = format!("a-prompt-with-a-name-of-usual-length-{number:03}");
+        let text = format!("---\nname: {name}\ndescription: d\n---\nText {number}.");
+        std::fs::write(library.path().join(format!("{name}.md")), text).unwrap();
+    }
+    let path = library.path();
+    let table = format!("[upstreams.lib]\ntransport = \"library\"\npath = {path:?}\n");
+    let folder = Folder::new(&(enforced("") + ADMIN + &table));
+    let (process, _) = Process::serve_admin(folder.path(), &[]).await;
+    let all = ["approvals", "approve", "--all-of", "lib", "--yes", "--json"];
+    let approve = async || run(&folder, &all).await;
+    let (code, said, why) = eventually(approve, |said| said.1.contains("-499")).await;
+    assert_eq!(code, Some(0), "{why}");
+    let said: serde_json::Value = serde_json::from_str(&said).unwrap();
+    assert_eq!(said["approved"].as_array().unwrap().len(), 500);
+    process.stop().await;
+}
+
 /// An upstream with prompts that say their names, and `late`, whose text cannot be had.
 async fn with_late(names: &'static [&'static str]) -> Upstream {
     Upstream::modern(move |asked| match asked.method() {

@@ -494,10 +494,9 @@ impl AdminServer {
             unseen: form.some("unseen").is_some(),
             variants: form.some("variant").map(str::to_owned).into_iter().collect(),
             partial: decided.len() > 1,
+            tags: form.all("tag").filter(|tag| !tag.is_empty()).map(str::to_owned).collect(),
         };
-        let tags: Vec<&str> = form.all("tag").filter(|tag| !tag.is_empty()).collect();
-        let if_match = (!tags.is_empty()).then(|| tags.join(","));
-        match approvals::decide(&self.state, action, decision, visitor, if_match.as_deref()).await {
+        match approvals::decide(&self.state, action, decision, visitor, None).await {
             Ok(done) if !done.refused.is_empty() => {
                 let refused = done.refused.iter().map(|(name, why)| format!("{name}: {why}"));
                 let refused = refused.collect::<Vec<_>>().join("; ");

@@ -2,7 +2,7 @@
 //! as `promptgate approvals`.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -50,6 +50,9 @@ pub(super) struct DecisionRequest {
     /// Whether to approve the prompts that can be approved, and to name the others in `refused`.
     #[serde(default)]
     pub partial: bool,
+    /// The tags of the shown prompts, instead of `If-Match`: a header has no room for many.
+    #[serde(default)]
+    pub tags: Vec<String>,
 }
 
 /// A decision that was not carried out.
@@ -200,7 +203,8 @@ pub(super) async fn show(
 }
 
 /// Carries a decision out. `if_match` is the entity tag of the document on which it is based
-/// (RFC 9110, section 13.1.1); for one prompt, the tag of its row, page or document will do.
+/// (RFC 9110, section 13.1.1); for one prompt, the tag of its row, page or document will do. Without
+/// it the decision has the tags of all prompts.
 pub(super) async fn decide(
     state: &AdminState,
     action: Action,
@@ -208,16 +212,19 @@ pub(super) async fn decide(
     visitor: &Visitor,
     if_match: Option<&str>,
 ) -> Result<Decided, Refusal> {
-    let Some(if_match) = if_match else {
+    let if_match = if_match.into_iter().flat_map(|tags| tags.split(','));
+    let tags = if_match.chain(decision.tags.iter().map(String::as_str));
+    let tags: Vec<&str> = tags.map(str::trim).collect();
+    if tags.is_empty() {
         let error = "send the tag of the page or document that shows what is decided on in If-Match: the ETag of \
                      GET /api/v1/approvals, or `tag` of a prompt";
         return Err((StatusCode::PRECONDITION_REQUIRED, ErrorDocument::new(error)));
-    };
+    }
     // One snapshot of the catalog, so that the decision is on the version that the tag names.
     let rows = state.approvals.rows();
     let chosen = chosen(&rows, &decision.prompts)?;
     let lock = state.approvals.lock_digest().to_owned();
-    let examined = decided_on(state, &action, if_match, &rows, chosen).await?;
+    let examined = decided_on(state, &action, &tags, &rows, chosen).await?;
     let action = match action {
         Action::RollBack { .. } => Action::RollBack { to: decision.to },
         Action::Approve { .. } if !decision.variants.is_empty() => {
@@ -244,25 +251,23 @@ pub(super) async fn decide(
     })
 }
 
-/// Returns the examinations that `if_match` names: the shown ones, or new ones with the same
-/// digests.
+/// Returns the examinations that `tags` name: the shown ones, or new ones with the same digests.
 async fn decided_on(
     state: &AdminState,
     action: &Action,
-    if_match: &str,
+    tags: &[&str],
     rows: &[ApprovalRow],
     chosen: Vec<ApprovalRow>,
 ) -> Result<Vec<Examined>, Refusal> {
-    // `If-Match` is a list of tags, each of the shown examination of one prompt.
-    let tags: Vec<&str> = if_match.split(',').map(str::trim).collect();
     let shown = |row: &ApprovalRow| tags.iter().find_map(|tag| state.approvals.shown(tag, row));
     let shown: Option<Vec<_>> = chosen.iter().map(shown).collect();
     if let Some(shown) = shown {
         return Ok(shown.iter().map(|shown| Examined::clone(shown)).collect());
     }
     let seen: Vec<_> = chosen.iter().map(Examined::known).collect();
-    let is_of_row = matches!(seen.as_slice(), [only] if if_match == tag(only));
-    let is_of_document = is_of_row || if_match == entity_tag(&document(state, rows));
+    let is_only = |own: &str| matches!(tags, [only] if *only == own);
+    let is_of_row = matches!(seen.as_slice(), [only] if is_only(&tag(only)));
+    let is_of_document = is_of_row || is_only(&entity_tag(&document(state, rows)));
     // An earlier version is read from the lock file, so the upstream may be gone.
     if is_of_document && matches!(action, Action::RollBack { .. } | Action::Withdraw) {
         return Ok(seen);
@@ -272,7 +277,8 @@ async fn decided_on(
     let is_as_shown = if is_of_document {
         examined.iter().zip(&seen).all(|(now, seen)| now.is_as_seen(seen))
     } else {
-        matches!(examined.as_slice(), [only] if if_match == tag(only))
+        let tags: BTreeSet<&str> = tags.iter().copied().collect();
+        examined.iter().all(|now| tags.contains(tag(now).as_str()))
     };
     if is_as_shown {
         return Ok(examined);

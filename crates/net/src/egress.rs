@@ -229,7 +229,7 @@ pub enum FetchError {
         /// The reason in the response, for operators.
         description: Option<String>,
     },
-    #[error("no response within ten seconds")]
+    #[error("no response in time")]
     Timeout,
     #[error("the response is not JSON")]
     NotJson,
@@ -281,14 +281,15 @@ impl Egress {
     /// When the server cannot be reached, responds with another status than 200 or 201, or exceeds
     /// a bound.
     pub async fn fetch(&self, request: Request<Full<Bytes>>) -> Result<Bytes, FetchError> {
-        self.fetch_within(request, MAX_DOCUMENT).await
+        self.fetch_within(request, MAX_DOCUMENT, DOCUMENT_TIMEOUT).await
     }
 
-    /// Fetches a body of up to `most` bytes; see [`Egress::fetch`].
+    /// Fetches a body of up to `most` bytes within `patience`; see [`Egress::fetch`].
     async fn fetch_within(
         &self,
         mut request: Request<Full<Bytes>>,
         most: usize,
+        patience: Duration,
     ) -> Result<Bytes, FetchError> {
         let broken = |what: &str| FetchError::Broken(what.to_owned());
         request.headers_mut().insert(ACCEPT_ENCODING, UNENCODED);
@@ -315,7 +316,7 @@ impl Egress {
             }
             Err(FetchError::of(status, &serde_json::from_slice(&body).unwrap_or_default()))
         };
-        timeout(DOCUMENT_TIMEOUT, reading).await.unwrap_or(Err(FetchError::Timeout))
+        timeout(patience, reading).await.unwrap_or(Err(FetchError::Timeout))
     }
 
     /// Fetches a JSON document; see [`Egress::fetch`].
@@ -323,10 +324,10 @@ impl Egress {
     /// # Errors
     /// See [`Egress::fetch`]; or the response is no JSON.
     pub async fn json(&self, request: Request<Full<Bytes>>) -> Result<Value, FetchError> {
-        self.json_within(request, MAX_DOCUMENT).await
+        self.json_within(request, MAX_DOCUMENT, DOCUMENT_TIMEOUT).await
     }
 
-    /// Fetches a JSON document of up to `most` bytes; see [`Egress::fetch`].
+    /// Fetches a JSON document of up to `most` bytes within `patience`; see [`Egress::fetch`].
     ///
     /// # Errors
     /// As [`Egress::json`].
@@ -334,8 +335,9 @@ impl Egress {
         &self,
         request: Request<Full<Bytes>>,
         most: usize,
+        patience: Duration,
     ) -> Result<Value, FetchError> {
-        let body = self.fetch_within(request, most).await?;
+        let body = self.fetch_within(request, most, patience).await?;
         let json = body.strip_prefix("\u{feff}".as_bytes()).unwrap_or(&body);
         serde_json::from_slice(json).map_err(|_| FetchError::NotJson)
     }

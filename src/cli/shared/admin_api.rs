@@ -1,5 +1,7 @@
 //! Requests of commands to the admin API of a running gateway.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, CONTENT_TYPE, IF_MATCH};
 use http::{HeaderValue, Method, Request, Uri};
@@ -23,18 +25,6 @@ pub(crate) async fn fetch_once(url: &str, path: &str) -> Result<Value, Failure> 
 /// Posts a JSON document to the admin API, and returns the answer.
 pub(crate) async fn send_once(url: &str, path: &str, body: &Value) -> Result<Value, Failure> {
     request_once(&egress()?, url, path, post(path, body)).await
-}
-
-/// Posts a JSON document with `If-Match: tags`, and returns the answer.
-pub(crate) async fn send_if_match(
-    url: &str,
-    path: &str,
-    tags: &str,
-    body: &Value,
-) -> Result<Value, Failure> {
-    let mut request = post(path, body);
-    request.headers_mut().insert(IF_MATCH, tag_header(tags)?);
-    request_once(&egress()?, url, path, request).await
 }
 
 /// Sends a JSON document with `If-Match: tag`, and returns the answer.
@@ -77,6 +67,9 @@ pub(crate) fn egress() -> Result<Egress, Failure> {
 /// offered and approved files, and a byte takes up to six in JSON.
 const MAX_DOCUMENT: usize = 256 << 20;
 
+/// Longest wait for an answer: decisions on hundreds of prompts write a file for each.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 pub(crate) async fn fetch(egress: &Egress, url: &str, path: &str) -> Result<Value, Failure> {
     request_once(egress, url, path, Request::new(Full::default())).await
 }
@@ -103,7 +96,7 @@ async fn request_once(
         request.headers_mut().insert(AUTHORIZATION, value);
     }
     *request.uri_mut() = uri;
-    egress.json_within(request, MAX_DOCUMENT).await.map_err(|error| {
+    egress.json_within(request, MAX_DOCUMENT, PATIENCE).await.map_err(|error| {
         let hint = match &error {
             // An admin API gives the reason in `error`; this server gives none.
             FetchError::Status { status, error: None, .. } if status.is_client_error() => {

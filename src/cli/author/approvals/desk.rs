@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 
 use crate::app::App;
 use crate::cli::observe::usage;
-use crate::cli::shared::admin_api::{fetch_once, has_token, send_if_match};
+use crate::cli::shared::admin_api::{fetch_once, has_token, send_once};
 use crate::cli::shared::args::ApprovalsQuery;
 use crate::cli::shared::failure::Failure;
 use crate::cli::shared::load::load;
@@ -384,7 +384,7 @@ async fn decide_there(
 ) -> Result<Outcome, Failure> {
     let names: Vec<&str> = shown.iter().map(Shown::name).collect();
     let tags: Vec<String> = shown.iter().map(|shown| format!("\"{}\"", shown.tag())).collect();
-    let mut body = json!({"prompts": names, "by": user(), "why": why});
+    let mut body = json!({"prompts": names, "tags": tags, "by": user(), "why": why});
     let verb = match action {
         Action::Approve { unseen, partial } => {
             body["unseen"] = (*unseen).into();
@@ -402,7 +402,7 @@ async fn decide_there(
             "rollback"
         }
     };
-    let done = send_if_match(url, &format!("{PATH}/{verb}"), &tags.join(", "), &body).await?;
+    let done = send_once(url, &format!("{PATH}/{verb}"), &body).await?;
     let texts = |member: &str| -> Vec<String> {
         let texts = elements(&done[member]).iter();
         texts.filter_map(|text| text.as_str().map(str::to_owned)).collect()

@@ -55,7 +55,7 @@ impl Page for SeveralPage {
 }
 
 /// Prompts that are summarised at once: each is fetched from its upstream.
-const SEVERAL: usize = 25;
+const SEVERAL: usize = 500;
 
 /// Returns a summary of the prompts that the parameters `chosen` name.
 pub(crate) async fn several(
