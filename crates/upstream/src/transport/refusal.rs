@@ -71,13 +71,16 @@ pub(super) fn showing(refusal: Kind, body: &[u8]) -> Kind {
     }
 }
 
-/// Returns the seconds in `Retry-After`, or until the time in it (RFC 9110, section 10.2.3).
+/// Returns the seconds in `Retry-After`, or until the time in it (RFC 9110, section 10.2.3). A
+/// fraction is rounded up, so that no request comes before its time.
 fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<u64> {
     let value = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
-    value.parse().ok().or_else(|| {
+    let seconds = value.parse().ok().filter(|seconds: &f64| seconds.is_finite() && *seconds >= 0.0);
+    let seconds = seconds.or_else(|| {
         let until = httpdate::parse_http_date(value).ok()?;
-        Some(until.duration_since(now).unwrap_or_default().as_secs())
-    })
+        Some(until.duration_since(now).unwrap_or_default().as_secs_f64())
+    });
+    seconds.map(|seconds| seconds.ceil() as u64)
 }
 
 /// The fault of a response of another media type.
@@ -110,6 +113,9 @@ mod tests {
         let limited = |retry_after_secs| Kind::RateLimited { retry_after_secs };
         for (value, expected) in [
             ("120", Some(120)),
+            ("1.5", Some(2)),
+            ("-1", None),
+            ("inf", None),
             ("Sun, 06 Nov 1994 08:50:37 GMT", Some(60)),
             ("Sunday, 06-Nov-94 08:48:37 GMT", Some(0)),
             ("soon", None),
