@@ -171,6 +171,27 @@ async fn w19_at_the_end_of_the_input_what_is_under_way_is_answered() {
 }
 
 #[tokio::test]
+async fn s5_a_byte_order_mark_is_skipped_and_the_last_line_needs_no_end() {
+    let gateway = Gateway::start("").await;
+    for (text, answered) in [
+        (format!("\u{feff}{}\n{}", ping(1), ping(2)), 2),
+        (format!("\u{feff}\n{}\r\n", ping(1)), 1),
+    ] {
+        let (stream, serving) = gateway.stdio_task();
+        let (output, mut input) = tokio::io::split(stream);
+        input.write_all(text.as_bytes()).await.unwrap();
+        input.shutdown().await.unwrap();
+        let mut lines = BufReader::new(output).lines();
+        for id in 1..=answered {
+            let line = timeout(PATIENCE, lines.next_line()).await.unwrap().unwrap().unwrap();
+            let answer: Value = serde_json::from_str(&line).unwrap();
+            assert_eq!(answer["id"], id, "{answer}");
+        }
+        timeout(PATIENCE, serving).await.unwrap().unwrap();
+    }
+}
+
+#[tokio::test]
 async fn w19_when_nobody_reads_the_output_any_more_it_ends() {
     let gateway = Gateway::start("").await;
     let (stream, serving) = gateway.stdio_task();

@@ -27,28 +27,27 @@ impl LineDecoder {
         Self { line: Vec::new(), skipping: false, limit }
     }
 
-    /// Decodes the next chunk and appends the lines that it completes to `lines`. An incomplete
-    /// last line of a stream is not a message.
+    /// Decodes the next chunk and appends the lines that it completes to `lines`.
     pub fn feed(&mut self, piece: &[u8], lines: &mut Vec<DecodedLine>) {
         let mut parts = piece.split(|&byte| byte == b'\n');
         let last = parts.next_back().unwrap_or_default();
         for part in parts {
             self.extend(part, lines);
-            let line = std::mem::take(&mut self.line);
-            let text = line.trim_ascii();
-            match text.len() {
-                0 => {}
-                length if length == line.len() => lines.push(DecodedLine::Whole(line)),
-                _ => lines.push(DecodedLine::Whole(text.to_vec())),
-            }
-            self.skipping = false;
+            self.end_line(lines);
         }
         self.extend(last, lines);
     }
 
-    /// Returns the incomplete last line.
-    pub fn rest(&self) -> &[u8] {
-        &self.line
+    /// Appends the last line of a stream, which may lack its line end.
+    pub fn end_line(&mut self, lines: &mut Vec<DecodedLine>) {
+        let line = std::mem::take(&mut self.line);
+        let text = line.trim_ascii();
+        match text.len() {
+            0 => {}
+            length if length == line.len() => lines.push(DecodedLine::Whole(line)),
+            _ => lines.push(DecodedLine::Whole(text.to_vec())),
+        }
+        self.skipping = false;
     }
 
     fn extend(&mut self, part: &[u8], lines: &mut Vec<DecodedLine>) {
@@ -87,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn s5_blank_lines_and_crlf_are_accepted_and_half_a_line_is_dropped() {
+    fn s5_blank_lines_and_crlf_are_accepted() {
         let lines = decode(&[b"{}\r\n\n  \n [1]", b" \r\n\0\n{", b"}\nhalf"]);
         assert_eq!(lines, ["{}", "[1]", "\0", "{}"]);
     }
@@ -103,10 +102,18 @@ mod tests {
     }
 
     #[test]
-    fn the_incomplete_last_line_is_kept() {
+    fn the_last_line_needs_no_end() {
         let mut decoder = LineDecoder::new(8);
-        decoder.feed(b"{}\nusage", &mut Vec::new());
-        assert_eq!(decoder.rest(), b"usage");
+        let mut lines = Vec::new();
+        for (piece, last) in
+            [(&b"{}\n[1]\r"[..], Some("[1]")), (b"{}\n", None), (b"123456789", None)]
+        {
+            decoder.feed(piece, &mut lines);
+            lines.clear();
+            decoder.end_line(&mut lines);
+            let last = last.map(|last| DecodedLine::Whole(last.into()));
+            assert_eq!(lines.drain(..).next(), last, "{piece:?}");
+        }
     }
 
     proptest! {

@@ -86,18 +86,32 @@ async fn read_messages(
     let mut decoder = LineDecoder::new(limit);
     let mut buffer = vec![0; READ_BUFFER];
     let mut lines = Vec::new();
-    while let Ok(length @ 1..) = input.read(&mut buffer).await {
-        decoder.feed(&buffer[..length], &mut lines);
+    // Shells of Windows write a byte order mark before their first line.
+    let mut mark = "\u{feff}".as_bytes();
+    let mut is_open = true;
+    while is_open {
+        match input.read(&mut buffer).await {
+            Ok(length @ 1..) => decoder.feed(&buffer[..length], &mut lines),
+            Ok(0) | Err(_) => {
+                is_open = false;
+                decoder.end_line(&mut lines);
+            }
+        }
         for line in lines.drain(..) {
             let DecodedLine::Whole(bytes) = line else {
                 channel.refuse(TransportFault::BodyTooLarge { limit }, None).await;
                 continue;
             };
+            let message = bytes.strip_prefix(mark).unwrap_or(&bytes);
+            mark = &[];
+            if message.is_empty() {
+                continue;
+            }
             // A reload may have changed the caller.
             let caller = channel.connection().sessions().gate().stdio_caller();
             let sender = Sender::new(caller, None);
-            if let Some(budget) = channel.budget_for(&sender, &bytes).await {
-                channel.receive(&sender, &bytes, budget).await;
+            if let Some(budget) = channel.budget_for(&sender, message).await {
+                channel.receive(&sender, message, budget).await;
             }
         }
     }

@@ -323,8 +323,15 @@ impl StdoutReader {
         let mut decoder = LineDecoder::new(self.max_message);
         let mut buffer = vec![0; READ_BUFFER];
         let mut lines = Vec::new();
-        while let Ok(length @ 1..) = stdout.read(&mut buffer).await {
-            decoder.feed(&buffer[..length], &mut lines);
+        let mut is_open = true;
+        while is_open {
+            match stdout.read(&mut buffer).await {
+                Ok(length @ 1..) => decoder.feed(&buffer[..length], &mut lines),
+                Ok(0) | Err(_) => {
+                    is_open = false;
+                    decoder.end_line(&mut lines);
+                }
+            }
             for line in lines.drain(..) {
                 let DecodedLine::Whole(line) = line else {
                     return self.line_too_long();
@@ -332,7 +339,6 @@ impl StdoutReader {
                 self.deliver_line(line);
             }
         }
-        self.keep(decoder.rest());
         Kind::ChildExited(Arc::default())
     }
 
