@@ -241,6 +241,18 @@ fn advised(upstream: &UpstreamSettings, kind: &Kind) -> String {
             startup.as_secs_f64(),
             upstream.settings.startup.as_secs_f64()
         ),
+        Kind::Timeout
+        | Kind::Reset(_)
+        | Kind::ChildSilent { .. }
+        | Kind::Status { status: 500, .. }
+            if upstream.detects_revision() =>
+        {
+            format!(
+                "{diagnosis}; if it breaks at requests of other revisions, set revision, such as \
+                 revision = \"{}\"",
+                Revision::NEWEST_LEGACY.as_str()
+            )
+        }
         _ => diagnosis,
     }
 }

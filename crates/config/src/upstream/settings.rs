@@ -17,9 +17,8 @@ table! {
         /// `npx` may install packages first. Then the child is ended, and started again with
         /// backoff.
         pub startup: Duration [secs(60)] = section.duration(key, base.startup, MILLISECOND);
-        /// Time for a child process to answer the first request of the handshake, shorter than
-        /// `startup`. Without an answer it is asked in the legacy era, too. A late answer still
-        /// counts.
+        /// Time to answer the first request of the handshake, for a child process shorter than
+        /// `startup`. Without an answer the legacy era is tried, too. A late answer still counts.
         pub probe: Duration [secs(10)] = section.duration(key, base.probe, MILLISECOND);
         /// Timeout of one get or completion, for the whole exchange.
         pub timeout: Duration [secs(30)] = section.duration(key, base.timeout, MILLISECOND);

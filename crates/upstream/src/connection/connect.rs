@@ -312,7 +312,9 @@ impl Connector {
         endpoint: &Arc<HttpEndpoint>,
         revision: Option<Revision>,
     ) -> Result<Connection, Kind> {
-        let probe = self.upstream.settings.walk_timeout;
+        let settings = &self.upstream.settings;
+        // The legacy handshake must fit into the same limit.
+        let probe = settings.probe.min(settings.walk_timeout / 2);
         let transport = self.http(endpoint);
         let opened = Connection::open(transport, revision, probe, ClientCapabilities::NONE).await;
         match opened {
@@ -322,7 +324,7 @@ impl Connector {
                 // A server that really refuses may still open a stream that carries no messages.
                 let opening =
                     HttpSse::open(endpoint.for_session(), self.sinks.clone(), &self.tasks);
-                match timeout(self.upstream.settings.connect, opening).await {
+                match timeout(settings.connect, opening).await {
                     Ok(Ok(stream)) => self.open_sse(stream, ClientCapabilities::NONE).await,
                     Ok(Err(_)) | Err(_) => Err(refusal),
                 }

@@ -127,9 +127,8 @@ impl Conversation {
                 }
                 DiscoveryVerdict::Undecided(kind) => Err(kind),
             },
-            Err(_) if !transport.times_out_unknown_methods() => Err(Kind::Timeout),
-            // A child process without a response is a legacy server, or is slow to start: a late
-            // response still makes it modern.
+            // An upstream without a response is a legacy server, or is slow: a late response still
+            // makes it modern.
             Err(_) => {
                 let initializing =
                     initialize(transport, Revision::NEWEST_LEGACY, ClientCapabilities::NONE);

@@ -48,8 +48,8 @@ fn supports_modern(refusal: &Kind) -> bool {
 }
 
 /// Decides the era by the outcome of `server/discover`. Legacy servers refuse the unknown method in
-/// many ways. A failure that does not depend on the era, such as a lost connection or a refused
-/// credential, decides nothing.
+/// many ways, also by a broken connection or a 500. A failure that does not depend on the era, such
+/// as a refused credential or the 503 of a proxy, decides nothing.
 pub(crate) fn judge(outcome: Result<&Document, Kind>) -> DiscoveryVerdict {
     match outcome {
         Ok(result) => {
@@ -82,17 +82,16 @@ pub(crate) fn judge(outcome: Result<&Document, Kind>) -> DiscoveryVerdict {
         }
         Err(
             kind @ (Kind::Unavailable(_)
-            | Kind::Reset(_)
             | Kind::ChildExited(_)
             | Kind::ChildSilent { .. }
             | Kind::Internal(_)
             | Kind::Timeout
-            | Kind::AuthFailed { .. }
+            | Kind::AuthFailed { status: 401 }
             | Kind::NoToken { .. }
             | Kind::RateLimited { .. }
             | Kind::Paused { .. }
             | Kind::Moved { .. }
-            | Kind::Status { status: 500.., .. }),
+            | Kind::Status { status: 502..=504, .. }),
         ) => DiscoveryVerdict::Undecided(kind),
         Err(_) => DiscoveryVerdict::Legacy,
     }
@@ -188,6 +187,9 @@ mod tests {
             Kind::Status { status: 400, shown: String::new() },
             Kind::Status { status: 404, shown: String::new() },
             Kind::Status { status: 405, shown: String::new() },
+            Kind::Status { status: 500, shown: String::new() },
+            Kind::AuthFailed { status: 403 },
+            Kind::Reset("closed".into()),
             Kind::Protocol("the response is neither JSON nor an event stream".into()),
         ] {
             assert_eq!(judge(Err(kind.clone())), DiscoveryVerdict::Legacy, "{kind:?}");
@@ -198,12 +200,12 @@ mod tests {
     fn failures_that_do_not_depend_on_the_era_decide_nothing() {
         for kind in [
             Kind::Unavailable("refused".into()),
-            Kind::Reset("closed".into()),
             Kind::ChildExited(Arc::default()),
             Kind::Internal("failed".into()),
             Kind::Timeout,
             Kind::AuthFailed { status: 401 },
             Kind::RateLimited { retry_after_secs: None },
+            Kind::Paused { retry_after_secs: 7 },
             Kind::Status { status: 503, shown: String::new() },
         ] {
             assert_eq!(judge(Err(kind.clone())), DiscoveryVerdict::Undecided(kind));
