@@ -224,7 +224,7 @@ impl Lists {
     /// How long, and for whom, a client may keep a result according to the upstream. A result that
     /// depends on the caller is for that caller alone.
     pub fn hints_of(&self, result: Json<'_>, call: &Call) -> (Duration, CacheScope) {
-        let ttl = result.get("ttlMs").and_then(Json::as_i64);
+        let ttl = result.get("ttlMs").and_then(Json::as_whole);
         let ttl = ttl.and_then(|ttl| u64::try_from(ttl).ok()).unwrap_or_default();
         let is_public = result.get("cacheScope").is_some_and(|scope| scope.is("public"));
         let differs = self.has_callers || self.views.differ(&call.caller);

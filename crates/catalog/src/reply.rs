@@ -365,7 +365,7 @@ fn read_completion(result: Json<'_>) -> Result<Completion, String> {
     let cut = values.elements().nth(MAX_VALUES).is_some();
     Ok(Completion {
         values: kept.join(","),
-        total: completion.get("total").and_then(Json::as_i64),
+        total: completion.get("total").and_then(Json::as_whole),
         has_more: if cut { Some(true) } else { completion.get("hasMore").and_then(Json::as_bool) },
     })
 }

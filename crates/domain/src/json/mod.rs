@@ -33,6 +33,9 @@ pub struct Json<'a> {
     spans: &'a [ValueSpan],
 }
 
+/// 2^53: up to here each integer is a double.
+const LARGEST_EXACT: f64 = 9_007_199_254_740_992.0;
+
 /// The six kinds of JSON value.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum JsonKind {
@@ -161,6 +164,16 @@ impl<'a> Json<'a> {
     /// `1e2`.
     pub fn as_i64(self) -> Option<i64> {
         self.text.parse().ok()
+    }
+
+    /// Returns an integer as decoders of doubles read it, also from `1.0` and `1e2`; `None` for a
+    /// fraction and beyond 2^53, where a double does not name a single integer.
+    pub fn as_whole(self) -> Option<i64> {
+        let whole = |number: &f64| number.fract() == 0.0 && number.abs() <= LARGEST_EXACT;
+        self.as_i64().or_else(|| {
+            let number = (self.kind() == JsonKind::Number).then(|| self.text.parse().ok())?;
+            number.filter(whole).map(|number| number as i64)
+        })
     }
 
     pub fn as_bool(self) -> Option<bool> {

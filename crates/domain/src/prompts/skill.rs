@@ -420,7 +420,7 @@ fn file(element: Json<'_>, base: &str) -> Option<SkillFile> {
     let digits = digest.strip_prefix("sha256:")?;
     let is_lower_hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
     let is_digest = digits.len() == 64 && digits.bytes().all(is_lower_hex);
-    let size = u64::try_from(element.get("size")?.as_i64()?).ok()?;
+    let size = u64::try_from(element.get("size")?.as_whole()?).ok()?;
     is_digest.then(|| SkillFile {
         uri: uri.as_ref().into(),
         path: path.into(),

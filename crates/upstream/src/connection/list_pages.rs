@@ -213,7 +213,7 @@ impl<'a> Pagination<'a> {
         if self.bytes > self.limits.max_walk {
             return Err(limit("max_walk", self.limits.max_walk));
         }
-        let ttl = result.get("ttlMs").and_then(Json::as_i64).and_then(|ms| ms.try_into().ok());
+        let ttl = result.get("ttlMs").and_then(Json::as_whole).and_then(|ms| ms.try_into().ok());
         if let Some(ttl) = ttl.map(Duration::from_millis) {
             self.listed.ttl = Some(self.listed.ttl.map_or(ttl, |least| least.min(ttl)));
         }

@@ -25,7 +25,7 @@ impl StoreApi for Langfuse {
     fn page(&self, answer: Json<'_>, store: &PromptStore) -> Option<ListPage> {
         let prompts = array(answer, "data")?;
         let meta = answer.get("meta")?;
-        let number = |member| meta.get(member).and_then(Json::as_i64);
+        let number = |member| meta.get(member).and_then(Json::as_whole);
         let page = number("page")?;
         let pages = number("totalPages")?;
         let next = (page < pages).then(|| page.saturating_add(1).to_string());
@@ -39,7 +39,7 @@ impl StoreApi for Langfuse {
             Some(template) => vec![("user".to_owned(), template.into_owned())],
             None => chat(prompt)?,
         };
-        let number = answer.get("version").and_then(Json::as_i64);
+        let number = answer.get("version").and_then(Json::as_whole);
         let number = number.ok_or("its version has no number")?.to_string();
         let is_composed = answer.get("resolutionGraph").is_some();
         let config = answer.get("config").filter(|config| config.members().next().is_some());

@@ -78,7 +78,7 @@ fn find(model: Json<'_>, name: &str, label: &str) -> Result<Found, String> {
 
 /// Returns the number of a version, which is a text or a number.
 fn number(json: Json<'_>) -> Option<String> {
-    json.as_str().map(|text| text.into_owned()).or_else(|| json.as_i64().map(|n| n.to_string()))
+    json.as_str().map(|text| text.into_owned()).or_else(|| json.as_whole().map(|n| n.to_string()))
 }
 
 fn read_version(version: Json<'_>) -> Result<StoreVersion, String> {

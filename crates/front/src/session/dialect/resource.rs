@@ -24,7 +24,7 @@ pub(super) fn resource_result(resource: &ResourceReply, writer: ResultWriter<'_>
             for (key, value) in from_upstream.members().filter(|(key, _)| key.is("contents")) {
                 result.rewritten(key, |out| links.write(document, value.text(), splices, out));
             }
-            let ttl = from_upstream.get("ttlMs").and_then(Json::as_i64).unwrap_or_default();
+            let ttl = from_upstream.get("ttlMs").and_then(Json::as_whole).unwrap_or_default();
             writer.write_cache_hints(ttl.max(0), CacheScope::Private, result);
         },
     )
