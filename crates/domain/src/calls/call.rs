@@ -192,7 +192,7 @@ impl Request {
     /// not a string is refused as [`RequestFault::InvalidCursor`] or
     /// [`RequestFault::InvalidState`].
     pub fn read(method: Method, params: Option<Json<'_>>) -> Result<Self, Fault> {
-        let member = |name: &str| params.and_then(|p| p.get(name));
+        let member = |name: &str| given(params?.get(name));
         Ok(match method {
             Method::ReadLink | Method::Passthrough => {
                 return Err(RequestFault::MethodNotFound.into());
@@ -241,7 +241,7 @@ impl Request {
     /// # Errors
     /// [`RequestFault::InvalidCursor`] for a cursor that is not a string.
     pub fn read_list_tools(params: Option<Json<'_>>) -> Result<Self, Fault> {
-        Ok(Self::ListTools { cursor: cursor(params.and_then(|p| p.get("cursor")))? })
+        Ok(Self::ListTools { cursor: cursor(given(params.and_then(|p| p.get("cursor"))))? })
     }
 
     /// Reads the arguments of `find_prompt` and `find_skill`. Models send `null` or `""` for
@@ -305,7 +305,7 @@ impl Request {
         Ok(Self::Get {
             name,
             name_kind,
-            arguments: given_strings(arguments, "arguments")?,
+            arguments: strings(arguments, "arguments")?,
             retry: retry(member("requestState"), member("inputResponses"))?,
         })
     }
@@ -408,29 +408,25 @@ impl Request {
     }
 }
 
-/// Returns a value unless it is `null`: models send optional arguments as `null`.
+/// Returns a value unless it is `null`: models and client SDKs write an absent value as `null`.
 fn given(value: Option<Json<'_>>) -> Option<Json<'_>> {
     value.filter(|value| value.kind() != JsonKind::Null)
 }
 
-/// As [`strings`], without members that are `null`.
-fn given_strings(value: Option<Json<'_>>, name: &str) -> Result<Option<Document>, Fault> {
-    // A document contains no null.
-    let given = value.map(Document::copy_of);
-    strings(given.as_ref().map(Document::json), name)
-}
-
+/// Reads an object of strings. A member that is `null` counts as absent.
 fn strings(value: Option<Json<'_>>, name: &str) -> Result<Option<Document>, Fault> {
     let Some(value) = value else {
         return Ok(None);
     };
     let not_object = || Fault::invalid_params(format!("`{name}` must be an object of strings"));
     let value = value.object().ok_or_else(not_object)?;
-    let wrong = value.members().find(|(_, value)| value.kind() != JsonKind::String);
+    let is_wrong = |value| given(Some(value)).is_some_and(|v| v.kind() != JsonKind::String);
+    let wrong = value.members().find(|(_, value)| is_wrong(*value));
     if let Some((key, _)) = wrong {
         let key = excerpt(&key.as_str().unwrap_or_default());
         return Err(Fault::invalid_params(format!("`{name}.{key}` must be a string")));
     }
+    // The copy contains no null.
     Ok(Some(Document::copy_of(value)))
 }
 
@@ -451,7 +447,7 @@ mod tests {
             (Method::Get, r#"{"name":1}"#),
             (Method::Get, r#"{"name":"a","arguments":{"x":1}}"#),
             (Method::Get, r#"{"name":"a","arguments":["x"]}"#),
-            (Method::Get, r#"{"name":"a","arguments":{"x":null}}"#),
+            (Method::Get, r#"{"name":null}"#),
             (Method::Complete, r#"{"ref":{"type":"ref/resource","uri":"a:b"}}"#),
             (Method::Complete, r#"{"ref":{"type":"ref/prompt","name":"a"}}"#),
             (
@@ -467,6 +463,32 @@ mod tests {
         }
         assert!(Request::read(Method::Get, None).is_err());
         assert!(Request::read(Method::List, None).is_ok());
+    }
+
+    #[test]
+    fn a_null_counts_as_absent() {
+        let params = r#"{"name":"a","arguments":{"flag":null,"x":"1"},"requestState":null}"#;
+        let Ok(Request::Get { arguments: Some(arguments), retry: None, .. }) =
+            read(Method::Get, params)
+        else {
+            panic!()
+        };
+        assert_eq!(arguments.json().text(), r#"{"x":"1"}"#);
+        for (method, params) in [
+            (Method::Get, r#"{"name":"a","arguments":null}"#),
+            (Method::List, r#"{"cursor":null}"#),
+            (
+                Method::Complete,
+                r#"{"ref":{"type":"ref/prompt","name":"a"},"argument":{"name":"x","value":""},"context":{"arguments":{"y":null}}}"#,
+            ),
+        ] {
+            assert!(read(method, params).is_ok(), "{params}");
+        }
+        let Ok(Request::ListTools { cursor: None }) =
+            Request::read_list_tools(Some(Json::parse(br#"{"cursor":null}"#, 8).unwrap()))
+        else {
+            panic!()
+        };
     }
 
     #[test]
