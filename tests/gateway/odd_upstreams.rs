@@ -115,6 +115,11 @@ async fn http_sse(odd: Odd) -> Upstream {
 
 /// The table of a child process that is odd.
 fn child(odd: Odd) -> String {
+    chatty_child("", odd)
+}
+
+/// The table of a child process that prints `noise`, with the id for `$`, before each answer.
+fn chatty_child(noise: &str, odd: Odd) -> String {
     let answer = |method: &str, good: &str| {
         let outcome = odd(method).map(|odd| String::from_utf8(odd.to_vec()).unwrap());
         let message = match outcome {
@@ -127,7 +132,8 @@ fn child(odd: Odd) -> String {
         format!("*'\"{method}\"'*) printf '%s\\n' '{message}' ;;\n")
     };
     let script = [
-        "while read -r line; do\nid=$(printf '%s' \"$line\" | sed 's/.*\"id\":\\([0-9]*\\).*/\\1/')\ncase \"$line\" in\n",
+        "while read -r line; do\nid=$(printf '%s' \"$line\" | sed 's/.*\"id\":\\([0-9]*\\).*/\\1/')\n",
+        &format!("printf '%b\\n' '{}'\ncase \"$line\" in\n", noise.replace('$', "'\"$id\"'")),
         &answer("server/discover", "{}"),
         &answer("initialize", r#"{"protocolVersion":"2025-06-18","capabilities":{"prompts":{}},"serverInfo":{"name":"c","version":"1"}}"#),
         &answer("prompts/list", r#"{"prompts":[{"name":"p"}]}"#),
@@ -225,6 +231,121 @@ async fn an_error_without_an_id_is_the_answer_over_every_transport() {
         let error = get_error(&gateway).await;
         assert_eq!(error["data"]["reason"], "upstream_error", "{transport}: {error}");
         assert!(error["message"].as_str().unwrap().contains("Unknown prompt: p"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn u7_an_id_in_another_json_type_is_read_and_counted_over_every_transport() {
+    for odd in [
+        (|method| {
+            (method == "prompts/get").then_some(
+                &br#"${"jsonrpc":"2.0","id":"$","result":{"resultType":"complete","messages":[]}}"#
+                    [..],
+            )
+        }) as Odd,
+        |method| {
+            (method == "prompts/list")
+                .then_some(br#"${"jsonrpc":"2.0","id":$.0,"result":{"resultType":"complete","ttlMs":60000,"cacheScope":"public","prompts":[{"name":"p"}]}}"#)
+        },
+    ] {
+        for (transport, gateway, _upstream) in Box::pin(odd_gateways(odd)).await {
+            let messages = &get(&gateway).await["messages"];
+            assert!(messages.is_array(), "{transport}: {messages}");
+            let counted = &row(&gateway).await["repairs"]["id"];
+            assert!(counted.as_u64() >= Some(1), "{transport}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn u7_lines_of_a_log_in_json_are_no_answers() {
+    for line in [
+        r#"{"level":30,"msg":"request","id":$}"#,
+        r#"{"level":50,"msg":"failed","error":{"code":-32000,"message":"x"},"id":$}"#,
+        r#"{"level":30,"method":"GET","id":$}"#,
+        r#"{"level":50,"error":"without an id"}"#,
+        r#"{\n  "id": $,\n  "result": 7\n}"#,
+        r#"[\n  {"id": $, "n": 1},\n  {"id": $}\n]"#,
+    ] {
+        let table = chatty_child(line, |_| None);
+        let gateway = Gateway::start(&(ADMIN.to_owned() + &table)).await;
+        assert_eq!(get(&gateway).await["messages"], json!([]), "{line}");
+    }
+}
+
+#[tokio::test]
+async fn u7_an_answer_that_fits_no_request_is_named() {
+    let odd: Odd = |method| {
+        (method != "prompts/get").then_some(br#"${"jsonrpc":"2.0","id":"other","result":{}}"#)
+    };
+    for (transport, gateway, _upstream) in Box::pin(odd_gateways(odd)).await {
+        let is_named = |row: &Value| row.to_string().contains("the id of the response fits no");
+        let row = eventually(async || row(&gateway).await, is_named).await;
+        assert_ne!(row["state"], "up", "{transport}");
+    }
+}
+
+#[tokio::test]
+async fn u6_an_empty_list_may_be_null_or_an_object_over_every_transport() {
+    for odd in [
+        (|method| {
+            (method == "prompts/list").then_some(
+                &br#""result":{"resultType":"complete","ttlMs":60000.0,"cacheScope":"public","prompts":null}"#[..],
+            )
+        }) as Odd,
+        |method| {
+            (method == "prompts/list").then_some(
+                br#""result":{"resultType":"complete","ttlMs":60000,"cacheScope":"public","prompts":{}}"#,
+            )
+        },
+    ] {
+        for (transport, gateway, _upstream) in Box::pin(odd_gateways(odd)).await {
+            let is_counted = |row: &Value| row["repairs"]["empty_list"] == 1;
+            let row = eventually(async || row(&gateway).await, is_counted).await;
+            assert_eq!(row["state"], "up", "{transport}: {row}");
+            let list = gateway.client().ask("prompts/list", json!({})).await;
+            assert_eq!(list["prompts"], json!([]), "{transport}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn u6_the_code_of_an_error_may_be_a_double_over_every_transport() {
+    let odd: Odd = |method| {
+        (method == "prompts/get")
+            .then_some(br#""error":{"code":-32602.0,"message":"Unknown prompt: p"}"#)
+    };
+    for (transport, gateway, _upstream) in Box::pin(odd_gateways(odd)).await {
+        let error = get_error(&gateway).await;
+        assert_eq!(error["data"]["reason"], "upstream_error", "{transport}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn u15_whatever_is_no_modern_answer_leads_to_the_legacy_handshake() {
+    let broken: [fn() -> Scripted; 5] = [
+        || Scripted::Http(500, vec![], vec![]),
+        || Scripted::Http(501, vec![], b"<h1>Not implemented".to_vec()),
+        || Scripted::Http(403, vec![], vec![]),
+        || Scripted::Break(vec![]),
+        || Scripted::Stall(vec![]),
+    ];
+    for answer in broken {
+        let is_open = AtomicUsize::new(0);
+        let upstream = Upstream::start(move |asked| {
+            if asked.method() == "initialize" {
+                is_open.store(1, Ordering::SeqCst);
+            }
+            match is_open.load(Ordering::SeqCst) {
+                0 => answer(),
+                _ => good_legacy(asked, "2025-06-18"),
+            }
+        })
+        .await;
+        let table = upstream.patient_table("up") + "probe = \"100ms\"\n";
+        let gateway = Gateway::start(&(ADMIN.to_owned() + &table)).await;
+        assert_eq!(gateway.client().names().await.0, ["up__p"], "{:?}", answer());
+        assert_eq!(row(&gateway).await["revision"], "2025-06-18");
     }
 }
 

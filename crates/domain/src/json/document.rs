@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use crate::json::object::{ObjectWriter, write_object};
 use crate::json::repair::{RepairKind, RepairKinds};
 use crate::json::salvage::{RefusedPrompt, without_lone_surrogates, without_refused_prompts};
-use crate::json::{Json, JsonError, Outline};
+use crate::json::{Json, JsonError, JsonKind, Outline};
 use crate::text::chunks;
 
 /// A scanned JSON text without any `null`, and the range of the value of interest in it. Clones
@@ -28,7 +29,7 @@ pub struct Document {
 }
 
 /// The changes to a text that make the scan accept it.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Repaired {
     kinds: RepairKinds,
     left_out: Vec<RefusedPrompt>,
@@ -107,9 +108,14 @@ impl Document {
         self
     }
 
-    /// Returns the kinds of repair that were made to the text, without prompts that were left out.
+    /// Returns the kinds of repair that were made to the message, without prompts that were left out.
     pub fn repairs(&self) -> RepairKinds {
         self.repaired.as_ref().map(|repaired| repaired.kinds).unwrap_or_default()
+    }
+
+    /// Notes a repair to the message outside of its text.
+    pub fn add_repair(&mut self, kind: RepairKind) {
+        Arc::make_mut(self.repaired.get_or_insert_default()).kinds.add(kind);
     }
 
     /// Returns the prompts that were left out of the list in the text.
@@ -137,6 +143,37 @@ impl Document {
         let Some(text) = self.with_nulls.clone() else { return self };
         let mut whole = Self::shared(text, Outline::default());
         if whole.narrow(pick).is_some() { whole } else { self }
+    }
+
+    /// Returns the result of a response with its empty lists as `[]`: Go writes an empty list as
+    /// `null`, Lua as `{}`. `None` if it has no such list.
+    #[must_use]
+    pub fn with_empty_lists(&self) -> Option<Self> {
+        let original = self.clone().with_nulls(|message| message.get("result"));
+        let result = original.json();
+        let completion = result.get("completion").filter(|completion| completion.is_object());
+        if !has_empty(result, LISTS) && !completion.is_some_and(|c| has_empty(c, VALUES)) {
+            return None;
+        }
+        let mut text = String::with_capacity(result.text().len());
+        write_object(&mut text, |out| {
+            for (key, value) in result.members() {
+                if key.is("completion") && completion.is_some() {
+                    out.rewritten(key, |out| {
+                        write_object(out, |out| {
+                            value.members().for_each(|(key, value)| write(key, value, VALUES, out));
+                        });
+                    });
+                } else {
+                    write(key, value, LISTS, out);
+                }
+            }
+        });
+        let mut document = Self::whole(text, Outline::default());
+        document.repaired.clone_from(&self.repaired);
+        document.with_nulls.clone_from(&self.with_nulls);
+        document.add_repair(RepairKind::EmptyList);
+        Some(document)
     }
 
     /// Returns a view of the value.
@@ -194,6 +231,33 @@ impl Document {
     }
 }
 
+/// The lists in results, and the list in the completion of a result.
+const LISTS: &[&str] =
+    &["prompts", "skills", "messages", "contents", "tools", "resources", "resourceTemplates"];
+const VALUES: &[&str] = &["values"];
+
+/// Whether one of these lists is `null` or an empty object.
+fn has_empty(object: Json<'_>, lists: &[&str]) -> bool {
+    object.members().any(|(key, value)| is_empty_list(key, value, lists))
+}
+
+fn is_empty_list(key: Json<'_>, value: Json<'_>, lists: &[&str]) -> bool {
+    let is_empty = match value.kind() {
+        JsonKind::Null => true,
+        JsonKind::Object => value.members().next().is_none(),
+        _ => false,
+    };
+    is_empty && lists.iter().any(|list| key.is(list))
+}
+
+fn write(key: Json<'_>, value: Json<'_>, lists: &[&str], out: &mut ObjectWriter<'_>) {
+    if is_empty_list(key, value, lists) {
+        out.rewritten(key, |out| out.push_str("[]"));
+    } else if value.kind() != JsonKind::Null {
+        out.rewritten(key, |out| value.write_without_nulls(out));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -242,6 +306,38 @@ mod tests {
         let left_out: Vec<_> =
             document.left_out().iter().map(|prompt| prompt.name.as_str()).collect();
         assert_eq!(left_out, ["a"]);
+    }
+
+    #[test]
+    fn an_empty_list_may_be_null_or_an_empty_object() {
+        let result = |text: &str| {
+            let text = format!(r#"{{"jsonrpc":"2.0","id":1,"result":{text}}}"#);
+            let mut document = Document::parse(text.into_bytes(), 8).unwrap();
+            document.narrow(|message| message.get("result")).unwrap();
+            document
+        };
+        for (text, repaired) in [
+            (r#"{"prompts":null,"a":null,"b":[null]}"#, r#"{"prompts":[],"b":[]}"#),
+            (r#"{"a":{"b":null},"messages":{}}"#, r#"{"a":{},"messages":[]}"#),
+            (
+                r#"{"completion":{"values":null,"total":0}}"#,
+                r#"{"completion":{"values":[],"total":0}}"#,
+            ),
+        ] {
+            let document = result(text).with_empty_lists().unwrap();
+            assert_eq!(document.json().text(), repaired);
+            assert_eq!(document.repairs().iter().collect::<Vec<_>>(), [RepairKind::EmptyList]);
+            let original = document.with_nulls(|message| message.get("result"));
+            assert!(!text.contains("null") || original.json().text() == text, "{text}");
+        }
+        for text in [
+            "{}",
+            r#"{"prompts":[],"values":null}"#,
+            r#"{"prompts":{"a":1}}"#,
+            r#"{"completion":null}"#,
+        ] {
+            assert!(result(text).with_empty_lists().is_none(), "{text}");
+        }
     }
 
     proptest! {

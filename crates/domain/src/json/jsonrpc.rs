@@ -24,7 +24,7 @@ pub enum Frame<'a> {
         params: Option<Json<'a>>,
     },
     Response {
-        /// The id of the request; `None` on an error response to a request whose id could not be
+        /// The id of the request, as [`Id::read_echo`] reads it; `None` on an error response to a request whose id could not be
         /// read.
         id: Option<Id>,
         outcome: ResponseOutcome<'a>,
@@ -67,6 +67,15 @@ impl Id {
             _ => false,
         };
         (valid && value.text().len() <= MAX_ID).then(|| Self(value.text().into()))
+    }
+
+    /// Reads the id by which a peer names a request of the gateway. The gateway generates integers;
+    /// some peers repeat them as `"1"` or `1.0`, which denotes the same request (the official SDKs
+    /// for Python and TypeScript compare by value).
+    pub fn read_echo(value: Json<'_>) -> Option<Self> {
+        let digits = value.raw_str().and_then(|digits| digits.parse().ok());
+        let number: Option<i64> = digits.or_else(|| value.as_whole());
+        number.map_or_else(|| Self::read(value), |number| Some(Self(number.to_string().into())))
     }
 
     /// Returns an integer id that the gateway generates.
@@ -151,6 +160,16 @@ impl<'a> Frame<'a> {
     }
 }
 
+/// Returns whether a value is meant as a response, also as a malformed response: it is no request,
+/// and says that it is a message, or has nothing but an outcome. A line of a log in JSON, which may
+/// have an `id` and an `error`, too, is none.
+pub fn is_response(value: Json<'_>) -> bool {
+    Parts::of(value).is_ok_and(|parts| {
+        let has_outcome = parts.result.is_some() || parts.error.is_some();
+        parts.method.is_none() && (parts.version.is_some() || has_outcome && !parts.has_unknown)
+    })
+}
+
 #[derive(Default)]
 struct Parts<'a> {
     version: Option<Json<'a>>,
@@ -221,7 +240,7 @@ impl<'a> Parts<'a> {
     fn response(self) -> Result<Frame<'a>, FrameError> {
         let outcome = match (self.result, self.error) {
             (Some(result), None) => ResponseOutcome::Result(result),
-            (None, Some(error)) => match error.get("code").and_then(Json::as_i64) {
+            (None, Some(error)) => match error.get("code").and_then(Json::as_whole) {
                 Some(code) => ResponseOutcome::Error {
                     code,
                     message: error.get("message").filter(|m| m.kind() == JsonKind::String),
@@ -232,7 +251,7 @@ impl<'a> Parts<'a> {
             (Some(_), Some(_)) => return Err(self.error("a message has both `result` and `error`")),
             (None, None) => return Err(self.error("`method`, `result` or `error` is missing")),
         };
-        let id = self.id.and_then(Id::read);
+        let id = self.id.and_then(Id::read_echo);
         if id.is_none() && matches!(outcome, ResponseOutcome::Result(_)) {
             return Err(self.error("a result must have the `id` of its request"));
         }
@@ -270,6 +289,43 @@ mod tests {
         let long =
             format!(r#"{{"jsonrpc":"2.0","id":"{}","method":"ping"}}"#, "x".repeat(MAX_ID - 1));
         assert!(read(&long).is_err());
+    }
+
+    #[test]
+    fn an_id_of_the_gateway_is_the_same_in_another_json_type() {
+        for (echo, id) in [
+            ("7", Some("7")),
+            ("\"7\"", Some("7")),
+            ("7.0", Some("7")),
+            ("7e0", Some("7")),
+            ("7.5", None),
+            ("1e300", None),
+            ("\"7.0\"", Some("\"7.0\"")),
+            ("\"x\"", Some("\"x\"")),
+            ("null", None),
+            ("[7]", None),
+        ] {
+            let read = Id::read_echo(Json::parse(echo.as_bytes(), 8).unwrap());
+            assert_eq!(read.as_ref().map(Id::text), id, "{echo}");
+            let text = format!(r#"{{"jsonrpc":"2.0","id":{echo},"result":{{}}}}"#);
+            assert_eq!(Frame::read(Json::parse(text.as_bytes(), 8).unwrap()).is_ok(), id.is_some());
+        }
+    }
+
+    #[test]
+    fn a_line_of_a_log_is_no_response() {
+        for (text, is_meant) in [
+            (r#"{"jsonrpc":"2.0","id":1,"result":[]}"#, true),
+            (r#"{"jsonrpc":"2.0","id":1}"#, true),
+            (r#"{"id":1,"result":{}}"#, true),
+            (r#"{"level":30,"msg":"request","id":1}"#, false),
+            (r#"{"level":50,"error":{"code":7},"id":1}"#, false),
+            (r#"{"id":1}"#, false),
+            (r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#, false),
+            ("[1]", false),
+        ] {
+            assert_eq!(is_response(Json::parse(text.as_bytes(), 8).unwrap()), is_meant, "{text}");
+        }
     }
 
     #[test]

@@ -24,11 +24,15 @@ pub enum RepairKind {
     Cursor,
     /// An empty member was left out next to the member with the content.
     EmptyMember,
+    /// A list that was written as `null` or as an empty object became an empty list.
+    EmptyList,
+    /// The id of a response was read in another JSON type than that of the request.
+    Id,
 }
 
 impl RepairKind {
     /// All kinds, in the order of their declaration.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::Text,
         Self::MemberLeftOut,
         Self::PromptLeftOut,
@@ -39,6 +43,8 @@ impl RepairKind {
         Self::EmptyObject,
         Self::Cursor,
         Self::EmptyMember,
+        Self::EmptyList,
+        Self::Id,
     ];
 
     /// Returns the name in metrics, in the admin API and in `promptgate check --dial`.
@@ -54,6 +60,8 @@ impl RepairKind {
             Self::EmptyObject => "empty_object",
             Self::Cursor => "cursor",
             Self::EmptyMember => "empty_member",
+            Self::EmptyList => "empty_list",
+            Self::Id => "id",
         }
     }
 
@@ -70,6 +78,8 @@ impl RepairKind {
             Self::EmptyObject => "an array instead of an empty object",
             Self::Cursor => "a cursor that names no page",
             Self::EmptyMember => "an empty member beside the content",
+            Self::EmptyList => "a null or an object instead of an empty list",
+            Self::Id => "the id of a request in another JSON type",
         }
     }
 }

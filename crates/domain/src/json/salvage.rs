@@ -99,18 +99,37 @@ fn name(element: &str) -> String {
     name.unwrap_or_default().into_owned()
 }
 
-/// Returns the text of the `id` of a response that the strict scan refuses, if it can be found, and
-/// whether the text is a request or notification instead.
-pub fn response_id(text: &str) -> (Option<&str>, bool) {
-    let start = skip_space(text.as_bytes(), 0);
-    if member(text, start, "method").is_some() {
-        return (None, true);
+/// The members of a message that the strict scan refuses, as far as they can be found.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct RefusedMessage<'a> {
+    /// The text of the `id`; `None` in a request or notification.
+    pub id: Option<&'a str>,
+    /// Whether the text is a request or notification.
+    pub has_method: bool,
+    /// Whether the text has a member that responses have and lines of logs in JSON do not.
+    pub is_response: bool,
+}
+
+impl<'a> RefusedMessage<'a> {
+    pub fn read(text: &'a str) -> Self {
+        let start = skip_space(text.as_bytes(), 0);
+        let has = |name| value_start(text, start, name).is_some();
+        let has_method = has("method");
+        let id = member(text, start, "id").and_then(|id| text.get(id)).filter(|_| !has_method);
+        let is_response = !has_method && (has("jsonrpc") || has("result"));
+        Self { id, has_method, is_response }
     }
-    (member(text, start, "id").and_then(|id| text.get(id)), false)
 }
 
 /// Finds the first member of this name in the object that begins at an offset.
 fn member(text: &str, object: usize, name: &str) -> Option<Range<usize>> {
+    let start = value_start(text, object, name)?;
+    Some(start..value_end(text.as_bytes(), start)?)
+}
+
+/// Finds the value of the first member of this name in the object that begins at an offset. The
+/// value may be incomplete.
+fn value_start(text: &str, object: usize, name: &str) -> Option<usize> {
     let bytes = text.as_bytes();
     if *bytes.get(object)? != b'{' {
         return None;
@@ -123,10 +142,10 @@ fn member(text: &str, object: usize, name: &str) -> Option<Range<usize>> {
             return None;
         }
         let start = skip_space(bytes, colon + 1);
-        let end = value_end(bytes, start)?;
         if text.get(at + 1..key_end - 1)? == name {
-            return Some(start..end);
+            return Some(start);
         }
+        let end = value_end(bytes, start)?;
         let comma = skip_space(bytes, end);
         if *bytes.get(comma)? != b',' {
             return None;
@@ -242,11 +261,19 @@ mod tests {
             (r#"{"id":7,"result":{"a":"#, Some("7")),
             (r#"{"result":{"a":"#, None),
             (r#"{"id":7,"method":"ping","params":{"a":1,"a":2}}"#, None),
-            (r#"{"id":7,"method":"#, Some("7")),
+            (r#"{"id":7,"method":"#, None),
             ("[7]", None),
             ("usage: id", None),
         ] {
-            assert_eq!(response_id(text).0, id, "{text}");
+            assert_eq!(RefusedMessage::read(text).id, id, "{text}");
+        }
+        for (text, is_response) in [
+            (r#"{"id":7,"result":"#, true),
+            (r#"{"jsonrpc":"2.0","id":7,"error":{"a":1,"a":2}}"#, true),
+            (r#"{"level":50,"id":7,"error":"a","error":"b"}"#, false),
+            (r#"{"id":7,"#, false),
+        ] {
+            assert_eq!(RefusedMessage::read(text).is_response, is_response, "{text}");
         }
     }
 
@@ -255,7 +282,7 @@ mod tests {
         fn no_text_makes_it_panic(text in r#"[\[\]{}",:\\ux0-9d8a-f é\n]{0,60}|\{"(id|result)":[\[\]{}",: nampros0-9]{0,40}"#) {
             let _ = without_lone_surrogates(&text);
             let _ = without_refused_prompts(&text, 4);
-            let _ = response_id(&text);
+            let _ = RefusedMessage::read(&text);
         }
     }
 }

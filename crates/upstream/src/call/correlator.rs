@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use dashmap::DashMap;
 use http::HeaderValue;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, broadcast, mpsc, oneshot};
-use tracing::debug;
+use tracing::{debug, warn};
 
 use super::reply::{self, Unreadable};
 use crate::passthrough_signals::PassthroughSignals;
@@ -17,7 +17,7 @@ use audit::Audit;
 use domain::fault::UpstreamFaultKind as Kind;
 use domain::json::Json;
 use domain::json::document::Document;
-use domain::json::jsonrpc::{Frame, Id};
+use domain::json::jsonrpc::{Frame, Id, is_response};
 use domain::json::repair::RepairKind;
 use domain::protocol::log_level::LogLevel;
 use domain::protocol::method::{
@@ -144,6 +144,8 @@ pub enum Followup {
     None,
     /// A response that is complete already.
     Reply(String),
+    /// A response that fits no request came during the handshake: the upstream confuses ids.
+    Misfit(Kind),
     /// The response to the server request of this id, which follows the client's answer.
     ReplyLater(Id, oneshot::Receiver<Answer>),
 }
@@ -365,24 +367,45 @@ impl Correlator {
     /// Processes a message of the shared stream.
     pub fn deliver(&self, message: Document) -> Followup {
         match Frame::read(message.json()) {
-            Ok(Frame::Response { .. }) | Err(_) => {
-                let id = message.json().get("id").and_then(Id::read);
-                let id = id.or_else(|| self.request_of_error(message.json()));
-                if let Some((id, caller)) = id.and_then(|id| self.responses.remove(&id))
-                    && let Some(response) = reply::read_response(&id, message)
-                {
-                    // The call may have been cancelled.
-                    let _ = caller.send(response);
-                }
-                Followup::None
-            }
+            Ok(Frame::Response { .. }) => self.respond(message),
+            Err(_) if is_response(message.json()) => self.respond(message),
+            Err(_) => Followup::None,
             Ok(frame) => self.dispatch(frame, None),
         }
     }
 
+    /// Hands a response of the shared stream to its request.
+    fn respond(&self, message: Document) -> Followup {
+        let id = message.json().get("id").and_then(Id::read_echo);
+        let id = id.or_else(|| self.request_of_error(message.json()));
+        let Some((id, caller)) = id.and_then(|id| self.responses.remove(&id)) else {
+            return self.note_misfit(message.json());
+        };
+        if let Some(response) = reply::read_response(&id, message) {
+            // The call may have been cancelled.
+            let _ = caller.send(response);
+        }
+        Followup::None
+    }
+
+    /// Notes a response that fits no request. After the handshake, its request may have been
+    /// cancelled.
+    fn note_misfit(&self, message: Json<'_>) -> Followup {
+        if !self.is_opening.load(Ordering::Relaxed) {
+            return Followup::None;
+        }
+        let misfit = reply::misfit(message);
+        warn!(
+            upstream = &*self.sinks.upstream,
+            error = misfit.diagnosis(),
+            "an upstream answers a request that it did not get"
+        );
+        Followup::Misfit(misfit)
+    }
+
     /// Fails at once the request whose response on the shared stream cannot be read.
     pub(crate) fn deliver_unreadable(&self, unreadable: Unreadable) {
-        let caller = unreadable.id.as_ref().and_then(|id| self.responses.remove(id));
+        let caller = unreadable.answered().and_then(|id| self.responses.remove(id));
         if let Some((_, caller)) = caller {
             let _ = caller.send(Err(unreadable.into()));
         }
@@ -457,7 +480,7 @@ impl Correlator {
             }
             (PROGRESS, Some(params)) => {
                 // The progress token of a call is the id of its request.
-                let token = params.get("progressToken").and_then(Id::read);
+                let token = params.get("progressToken").and_then(Id::read_echo);
                 if let Some(interim) = token.and_then(|token| self.interim.get(&token)) {
                     interim.progress(params);
                 }
@@ -508,7 +531,7 @@ impl Correlator {
     /// Ends the subscription that the upstream cancels; other cancellations are not allowed (MCP
     /// 2026-07-28, schema, `CancelledNotification`).
     fn end_subscription(&self, params: Json<'_>) {
-        let Some(id) = params.get("requestId").and_then(Id::read) else { return };
+        let Some(id) = params.get("requestId").and_then(Id::read_echo) else { return };
         let is_meant = self.subscriptions().contains(&id);
         if let Some((_, subscriber)) = self.responses.remove_if(&id, |_, _| is_meant) {
             let ended = Kind::Reset("the upstream ended the subscription".to_owned());
@@ -635,6 +658,7 @@ mod tests {
     fn reply(followup: Followup) -> String {
         match followup {
             Followup::Reply(text) => text,
+            Followup::Misfit(_) => panic!("a misfit"),
             Followup::None => "nothing".to_owned(),
             Followup::ReplyLater(..) => "later".to_owned(),
         }
@@ -732,10 +756,12 @@ mod tests {
             correlator.deliver(message(&text))
         };
         progress("8");
-        progress("\"7\"");
+        progress("\"x\"");
         assert!(messages.try_recv().is_none());
-        progress("7");
-        assert!(matches!(messages.try_recv(), Some(InterimMessage::Progress(_))));
+        for token in ["7", "\"7\"", "7.0"] {
+            progress(token);
+            assert!(matches!(messages.try_recv(), Some(InterimMessage::Progress(_))), "{token}");
+        }
         for _ in 0..1000 {
             progress("7");
         }

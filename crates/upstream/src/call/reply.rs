@@ -7,7 +7,8 @@ use domain::fault::{EXCERPT, UpstreamFaultKind as Kind, excerpt, sanitised};
 use domain::json::document::{Document, RefusedText};
 use domain::json::jsonrpc::{self, Frame, Id, ResponseOutcome};
 use domain::json::object::ObjectWriter;
-use domain::json::salvage::response_id;
+use domain::json::repair::RepairKind;
+use domain::json::salvage::RefusedMessage;
 use domain::json::{Json, JsonKind};
 use domain::name::is_hidden;
 use domain::protocol::method::{CANCELLED, PING};
@@ -28,6 +29,8 @@ pub struct Unreadable {
     pub id: Option<Id>,
     /// Whether the text may be a response whose id cannot be found.
     pub may_be_response: bool,
+    /// Whether the text is a response even where lines of a log come between the messages.
+    is_response: bool,
     /// Why the message cannot be read.
     pub why: Cow<'static, str>,
     /// The beginning of a text that is not a message, for operators.
@@ -47,9 +50,14 @@ impl Unreadable {
             _ if is_message => (error.to_string().into(), None),
             noise => (NO_MESSAGE.into(), Some(excerpt(noise))),
         };
-        let (id, has_method) = response_id(&text);
-        let id = id.and_then(|id| Id::read(Json::accepted(id)));
-        Self { id, may_be_response: is_message && !has_method, why, noise }
+        let RefusedMessage { id, has_method, is_response } = RefusedMessage::read(&text);
+        let id = id.and_then(|id| Id::read_echo(Json::accepted(id)));
+        Self { id, may_be_response: is_message && !has_method, is_response, why, noise }
+    }
+
+    /// Returns the request that this answers, for a text on a stream that all requests share.
+    pub(crate) fn answered(&self) -> Option<&Id> {
+        self.id.as_ref().filter(|_| self.is_response)
     }
 
     /// Whether this may be the response to `id`, for a text on the request's own response stream.
@@ -87,7 +95,9 @@ pub fn messages(bytes: Vec<u8>) -> Result<Vec<Document>, Unreadable> {
     let batch = message.json();
     if batch.elements().nth(BATCH_ITEMS).is_some() {
         let why = format!("a batch has more than {BATCH_ITEMS} messages");
-        return Err(Unreadable { id: None, may_be_response: true, why: why.into(), noise: None });
+        let why = why.into();
+        let may_be_response = true;
+        return Err(Unreadable { id: None, may_be_response, is_response: false, why, noise: None });
     }
     Ok(batch.elements().map(Document::copy_of).collect())
 }
@@ -98,21 +108,21 @@ pub fn messages(bytes: Vec<u8>) -> Result<Vec<Document>, Unreadable> {
 /// HTTP response, or for the only request in flight.
 pub(crate) fn read_response(id: &Id, mut message: Document) -> Option<Result<Document, Kind>> {
     if message.json().kind() == JsonKind::Array {
-        let is_ours = |m: &Json<'_>| {
-            m.get("method").is_none() && m.get("id").and_then(Id::read).as_ref() == Some(id)
-        };
+        let is_ours = |m: &Json<'_>| answers(*m, id);
         message.narrow(|batch| batch.elements().take(BATCH_ITEMS).find(is_ours))?;
     }
     match Frame::read(message.json()) {
         Err(error) => Some(Err(Kind::Protocol(error.to_string()))),
         Ok(Frame::Response { id: of, outcome }) if of.as_ref().is_none_or(|of| of == id) => {
             match outcome {
-                ResponseOutcome::Result(result) if result.is_object() => Some(
-                    message
-                        .narrow(|m| m.get("result"))
-                        .ok_or_else(|| Kind::Internal("a response lost its result".into()))
-                        .map(|()| message),
-                ),
+                ResponseOutcome::Result(result) if result.is_object() => {
+                    if message.json().get("id").is_some_and(|echo| echo.text() != id.text()) {
+                        message.add_repair(RepairKind::Id);
+                    }
+                    let lost = || Kind::Internal("a response lost its result".into());
+                    let narrowed = message.narrow(|m| m.get("result")).ok_or_else(lost);
+                    Some(narrowed.map(|()| message.with_empty_lists().unwrap_or(message)))
+                }
                 ResponseOutcome::Result(_) => {
                     Some(Err(Kind::Protocol("the result is not an object".into())))
                 }
@@ -123,6 +133,17 @@ pub(crate) fn read_response(id: &Id, mut message: Document) -> Option<Result<Doc
         }
         Ok(_) => None,
     }
+}
+
+/// Returns whether a message is meant as the response to `id`, also if it is malformed.
+pub(crate) fn answers(message: Json<'_>, id: &Id) -> bool {
+    jsonrpc::is_response(message) && message.get("id").and_then(Id::read_echo).as_ref() == Some(id)
+}
+
+/// Returns the fault of a response that fits no request.
+pub(crate) fn misfit(message: Json<'_>) -> Kind {
+    let id = message.get("id").map_or("none", Json::text);
+    Kind::NoMessage { what: "the id of the response fits no request", shown: excerpt(id) }
 }
 
 /// Returns the response to a request of an upstream that is not a server request: an empty result
@@ -245,7 +266,7 @@ mod tests {
     #[test]
     fn u7_messages_that_are_not_the_response_are_ignored() {
         for other in [
-            r#"{"jsonrpc":"2.0","id":"1","result":{}}"#,
+            r#"{"jsonrpc":"2.0","id":"x","result":{}}"#,
             r#"{"jsonrpc":"2.0","id":2,"result":{}}"#,
             r#"{"jsonrpc":"2.0","method":"notifications/message","params":{}}"#,
             r#"[{"jsonrpc":"2.0","id":2,"result":{}}]"#,
@@ -253,6 +274,8 @@ mod tests {
             assert_eq!(answer(other), None, "{other}");
         }
         let batch = r#"[{"jsonrpc":"2.0","method":"x"},{"jsonrpc":"2.0","id":1,"result":{}}]"#;
+        assert_eq!(answer(batch), Some(Ok("{}".to_owned())));
+        let batch = r#"[{"level":30,"id":1},{"jsonrpc":"2.0","id":"1","result":{}}]"#;
         assert_eq!(answer(batch), Some(Ok("{}".to_owned())));
     }
 

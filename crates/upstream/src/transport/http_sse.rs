@@ -10,7 +10,7 @@ use tracing::debug;
 
 use super::sse_reader::SseReader;
 use super::streamable_http::HttpEndpoint;
-use crate::call::correlator::{Correlator, NotificationSinks};
+use crate::call::correlator::{Correlator, Followup, NotificationSinks};
 use crate::call::reply;
 use domain::fault::UpstreamFaultKind as Kind;
 use domain::json::document::Document;
@@ -164,6 +164,9 @@ async fn read(
         match message {
             Ok(message) => {
                 let followup = correlator.deliver(message);
+                if let Followup::Misfit(misfit) = followup {
+                    return Err(misfit);
+                }
                 endpoint.send_followup(url, endpoint.headers().clone(), followup);
             }
             Err(unreadable) => correlator.deliver_unreadable(unreadable),

@@ -377,6 +377,7 @@ impl StdoutReader {
     fn deliver(&self, message: Document) {
         match self.correlator.deliver(message) {
             Followup::None => {}
+            Followup::Misfit(misfit) => self.keep(misfit.diagnosis().as_bytes()),
             Followup::Reply(reply) => {
                 // A full queue means that the child does not read: it then gets no response.
                 let _ = self.input.try_send(reply);

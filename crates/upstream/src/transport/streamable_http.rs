@@ -213,8 +213,9 @@ impl HttpEndpoint {
             }
             (status, Some("application/json")) if status.is_success() => {
                 let message = reply::document(self.read_body(body).await?)?;
-                reply::read_response(id, message)
-                    .ok_or_else(|| Kind::Protocol("the response has another id".into()))?
+                let whole = message.clone();
+                let response = reply::read_response(id, message);
+                response.ok_or_else(|| reply::misfit(whole.json()))?
             }
             (status, _) if status.is_success() => Err(other_media(&head.headers)),
             (StatusCode::NOT_FOUND, _) if headers.contains_key(SESSION_ID) => {
@@ -461,7 +462,7 @@ impl HttpEndpoint {
     /// has answered a server request.
     pub fn send_followup(self: &Arc<Self>, url: &Uri, headers: HeaderMap, followup: Followup) {
         match followup {
-            Followup::None => {}
+            Followup::None | Followup::Misfit(_) => {}
             Followup::Reply(body) => self.post_and_forget(url, headers, body),
             Followup::ReplyLater(id, answer) => {
                 let endpoint = self.clone();
@@ -606,7 +607,7 @@ impl HttpEndpoint {
             };
             match Frame::read(message.json()) {
                 Ok(Frame::Response { .. }) => {}
-                Err(error) if error.id.as_ref() == Some(id) => {}
+                Err(_) if reply::answers(message.json(), id) => {}
                 Err(_) => continue,
                 Ok(frame) => {
                     let followup = correlator.dispatch(frame, Some(id));
@@ -614,9 +615,11 @@ impl HttpEndpoint {
                     continue;
                 }
             }
+            let whole = message.clone();
             if let Some(response) = reply::read_response(id, message) {
                 return Ok(response);
             }
+            ended = format!("the event stream ended: {}", reply::misfit(whole.json()).diagnosis());
         }
         Err(Kind::Reset(ended))
     }
