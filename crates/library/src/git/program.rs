@@ -144,13 +144,54 @@ async fn read_end(mut stream: impl AsyncRead + Unpin) -> Vec<u8> {
     end
 }
 
-/// Returns the most informative line of an error output: the last `fatal:`, or else the first line.
+/// Parts of the lines of git, of ssh and of servers that tell why git has failed, and the remedy
+/// of each. The first that occurs counts: later lines are consequences.
+const CAUSES: [(&str, &str); 11] = [
+    ("HOST IDENTIFICATION HAS CHANGED", "if the server has a new key, renew it in known_hosts"),
+    ("Host key verification failed", "add the server's key to known_hosts of the gateway's user"),
+    ("Permission denied (", "give the server the public key of the gateway's user"),
+    ("ssh: ", "correct `url`, or the network between here and the server"),
+    ("kex_exchange_identification", "look into the log of the server: it has ended the connection"),
+    ("cannot run ssh", "install OpenSSH"),
+    ("not found", "correct `url`, or use a credential that may read the repository"),
+    ("Authentication failed", "set `credential`, or renew it"),
+    ("could not read Username", "set `credential`: the server wants one"),
+    ("returned error: 403", "use a `credential` that may read the repository"),
+    (
+        "not valid: is this a git repository",
+        "it answers with a page, perhaps to sign in: correct \
+      `url`, or set `credential`",
+    ),
+];
+
+/// Parts of lines that follow any failure and tell nothing.
+const VAGUE: [&str; 5] = [
+    "Could not read from remote repository",
+    "Please make sure you have the correct access rights",
+    "and the repository exists.",
+    "the remote end hung up unexpectedly",
+    "early EOF",
+];
+
+/// Returns the line of an error output that tells most, with a remedy where there is one: a known
+/// cause, the last `fatal:` that tells something, or else the first such line.
 fn cause(errors: &str) -> String {
-    let lines = || errors.lines().map(str::trim).filter(|line| !line.is_empty());
-    let fatal = lines().rfind(|line| line.starts_with("fatal:"));
-    let said = fatal.or_else(|| lines().next()).unwrap_or("it has failed without a word");
+    let blank = [' ', '\t', '\r', '@'];
+    let lines =
+        || errors.lines().map(|line| line.trim_matches(blank)).filter(|line| !line.is_empty());
+    let known = CAUSES.iter().find_map(|(part, remedy)| {
+        let line = lines().find(|line| line.contains(part))?;
+        Some((line, format!("; {remedy}")))
+    });
+    let telling = || lines().filter(|line| !VAGUE.iter().any(|vague| line.contains(vague)));
+    let fatal = || telling().rfind(|line| line.starts_with("fatal:"));
+    let (said, remedy) = known.unwrap_or_else(|| {
+        let said = fatal().or_else(|| telling().next()).or_else(|| lines().next());
+        (said.unwrap_or("it has failed without a word"), String::new())
+    });
     // A remote server writes a part of the text.
-    said.chars().filter(|c| !c.is_control()).take(MAX_SHOWN).collect()
+    let said: String = said.chars().filter(|c| !c.is_control()).take(MAX_SHOWN).collect();
+    said + &remedy
 }
 
 #[cfg(test)]
@@ -199,6 +240,32 @@ mod tests {
         assert_eq!(cause(errors), "fatal: could not read");
         assert_eq!(cause("\n error: no \u{1b}signature\nmore\n"), "error: no signature");
         assert_eq!(cause(""), "it has failed without a word");
+        let end = "fatal: Could not read from remote repository.\n\nPlease make sure you have the \
+                   correct access rights\nand the repository exists.\n";
+        for (line, remedy) in [
+            (
+                "No ED25519 host key is known for h.\r\nHost key verification failed.\r",
+                "known_hosts",
+            ),
+            (
+                "@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @\nHost key verification failed.",
+                "renew",
+            ),
+            ("git@h: Permission denied (publickey).", "public key"),
+            ("ssh: connect to host h port 22: Connection refused", "network"),
+            ("ssh: Could not resolve hostname h: Name or service not known", "`url`"),
+            ("ERROR: Repository not found.", "`url`"),
+            ("kex_exchange_identification: Connection closed by remote host", "log of the server"),
+            ("fatal: https://h/x/info/refs not valid: is this a git repository?", "page"),
+            ("fatal: Authentication failed for 'https://h/x'", "`credential`"),
+        ] {
+            let told = cause(&format!("{line}\n{end}"));
+            let said = line.lines().last().unwrap().trim_matches(['@', ' ', '\r']);
+            let said = if remedy == "renew" { "WARNING: REMOTE HOST" } else { said };
+            assert!(told.starts_with(said) && told.contains(remedy), "{told}");
+        }
+        assert_eq!(cause(&format!("remote: busy\n{end}")), "remote: busy");
+        assert!(cause(end).contains("Could not read"), "nothing else is said");
         assert_eq!(cause(&"x".repeat(999)).len(), MAX_SHOWN);
     }
 }
