@@ -1,7 +1,7 @@
 //! The files of a library. Symbolic links are followed as far as their targets, fully resolved,
 //! stay inside the library's folder: the files of a Kubernetes ConfigMap or Secret are such links.
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
@@ -17,8 +17,12 @@ pub(super) struct PromptFiles {
     pub prompts: Vec<PromptFile>,
     /// The links that are not followed, each with the reason.
     pub refused: Vec<String>,
+    /// The files and folders that cannot be read, each with the reason.
+    pub unreadable: Vec<(PathBuf, String)>,
     /// Files whose names have almost the ending of prompts.
     pub ignored: Vec<PromptFile>,
+    /// Links to files and folders that are found without these links, too.
+    pub repeated: Vec<PromptFile>,
 }
 
 /// A file by its path in the library, and by its resolved path, from which it is read.
@@ -30,13 +34,23 @@ pub(super) struct PromptFile {
 
 impl PromptFiles {
     /// Finds every `.md` file; entries whose names begin with a dot are skipped. A file or folder
-    /// that several links lead to is found once.
+    /// is found once: at its own path, if that is in the folder, else through the first link.
+    ///
+    /// # Errors
+    /// The folder itself cannot be read. A part of it that cannot be read is left out.
     pub(super) fn find(folder: &Path) -> io::Result<Self> {
         let root = disk::canonicalize(folder)?;
         let seen = HashSet::from([root.clone()]);
-        let mut walk = Walk { root, seen, files: PromptFiles::default() };
-        walk.read(folder, 0)?;
-        Ok(walk.files)
+        let links = VecDeque::new();
+        let mut walk = Walk { root: root.clone(), seen, links, files: PromptFiles::default() };
+        walk.read(&Entry { path: folder.to_owned(), resolved: root, depth: 0 })?;
+        while let Some(link) = walk.links.pop_front() {
+            walk.follow(link);
+        }
+        let mut files = walk.files;
+        files.prompts.sort_by(|a, b| a.path.cmp(&b.path));
+        files.ignored.sort_by(|a, b| a.path.cmp(&b.path));
+        Ok(files)
     }
 }
 
@@ -46,53 +60,97 @@ fn is_nearly_markdown(name: &str) -> bool {
     !name.ends_with(".md") && matches!(ending.as_deref(), Some("md" | "markdown"))
 }
 
-/// A walk through the folders of a library.
+/// A walk through the folders of a library: first without links, so that the own path of a file
+/// comes before each link to it.
 struct Walk {
     /// The library's folder without links.
     root: PathBuf,
     /// Resolved paths of the files and folders so far.
     seen: HashSet<PathBuf>,
+    /// The links that are still to be followed.
+    links: VecDeque<Entry>,
     files: PromptFiles,
 }
 
+/// An entry of a folder.
+struct Entry {
+    path: PathBuf,
+    /// The path without links above its last part.
+    resolved: PathBuf,
+    /// The number of folders above it in the library.
+    depth: usize,
+}
+
 impl Walk {
-    fn read(&mut self, folder: &Path, depth: usize) -> io::Result<()> {
-        let mut names = disk::read_dir(folder)?;
+    fn read(&mut self, folder: &Entry) -> io::Result<()> {
+        let mut names = disk::read_dir(&folder.resolved)?;
         names.sort();
         for name in names {
-            let path = folder.join(&name);
-            let name = name.to_string_lossy();
-            if name.starts_with('.') {
+            if name.as_encoded_bytes().starts_with(b".") {
                 continue;
             }
-            let resolved = match resolve(&self.root, &path) {
-                Ok(resolved) => resolved,
-                Err(reason) => {
-                    // Other files may be removed during the walk, and are of no interest.
-                    let is_link = disk::symlink_metadata(&path)
-                        .is_ok_and(|entry| entry.kind == FileKind::Link);
-                    if is_link && (name.ends_with(".md") || disk::is_folder(&path)) {
-                        self.files.refused.push(format!("{}: {reason}", path.display()));
-                    }
-                    continue;
-                }
-            };
-            let kind = match disk::metadata(&resolved) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                kind => kind?,
-            };
-            if kind.is_folder() && depth < MAX_DEPTH {
-                if self.seen.insert(resolved) {
-                    self.read(&path, depth + 1)?;
-                }
-            } else if kind.is_file() && name.ends_with(".md") && self.seen.insert(resolved.clone())
-            {
-                self.files.prompts.push(PromptFile { path, resolved });
-            } else if kind.is_file() && is_nearly_markdown(&name) {
-                self.files.ignored.push(PromptFile { path, resolved });
+            let resolved = folder.resolved.join(&name);
+            let entry = Entry { path: folder.path.join(name), resolved, depth: folder.depth + 1 };
+            match disk::symlink_metadata(&entry.resolved) {
+                Ok(metadata) if metadata.kind == FileKind::Link => self.links.push_back(entry),
+                Ok(metadata) => self.add(entry, metadata.kind),
+                // No entry of the folder can be read.
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Err(error),
+                Err(error) => self.leave_out(entry.path, &error),
             }
         }
         Ok(())
+    }
+
+    /// Adds a file or folder that is no link, unless it was found before.
+    fn add(&mut self, entry: Entry, kind: FileKind) {
+        let is_file = kind == FileKind::File;
+        let name = entry.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if kind == FileKind::Folder && entry.depth <= MAX_DEPTH {
+            if self.seen.insert(entry.resolved.clone())
+                && let Err(error) = self.read(&entry)
+            {
+                self.leave_out(entry.path, &error);
+            }
+        } else if is_file && name.ends_with(".md") {
+            if self.seen.insert(entry.resolved.clone()) {
+                self.files.prompts.push(entry.into());
+            }
+        } else if is_file && is_nearly_markdown(&name) {
+            self.files.ignored.push(entry.into());
+        }
+    }
+
+    fn follow(&mut self, link: Entry) {
+        let Entry { path, depth, .. } = link;
+        let is_prompt = path.extension().is_some_and(|ending| ending == "md");
+        match resolve(&self.root, &path) {
+            Ok(resolved) if self.seen.contains(&resolved) => {
+                self.files.repeated.push(PromptFile { path, resolved });
+            }
+            Ok(resolved) => match disk::metadata(&resolved) {
+                Ok(metadata) => self.add(Entry { path, resolved, depth }, metadata.kind),
+                Err(error) => self.leave_out(path, &error),
+            },
+            Err(reason) if is_prompt || disk::is_folder(&path) => {
+                self.files.refused.push(format!("{}: {reason}", path.display()));
+            }
+            // Other files are of no interest.
+            Err(_) => {}
+        }
+    }
+
+    /// Leaves out a file or folder with the reason, unless it was removed during the walk.
+    fn leave_out(&mut self, path: PathBuf, error: &io::Error) {
+        if error.kind() != io::ErrorKind::NotFound {
+            self.files.unreadable.push((path, format!("cannot be read: {error}")));
+        }
+    }
+}
+
+impl From<Entry> for PromptFile {
+    fn from(Entry { path, resolved, .. }: Entry) -> Self {
+        Self { path, resolved }
     }
 }
 
@@ -182,7 +240,9 @@ mod tests {
         for name in ["c.markdown", "D.MD", "e.mdx", "f.txt"] {
             fs::write(root.join(name), "").unwrap();
         }
-        let PromptFiles { prompts, refused, ignored } = PromptFiles::find(root).unwrap();
+        let PromptFiles { prompts, refused, ignored, repeated, unreadable } =
+            PromptFiles::find(root).unwrap();
+        assert_eq!(unreadable, []);
         let names = |files: Vec<PromptFile>| {
             let names = files.iter().map(|file| file.path.strip_prefix(root).unwrap());
             let names = names.map(|name| name.to_str().unwrap());
@@ -190,6 +250,7 @@ mod tests {
         };
         assert_eq!(names(prompts), ["a.md", "sub/b.md"]);
         assert_eq!(names(ignored), ["D.MD", "c.markdown"]);
+        assert_eq!(names(repeated), ["again.md"]);
         let refused: Vec<_> =
             refused.iter().map(|why| &why[root.to_str().unwrap().len() + 1..]).collect();
         assert_eq!(refused[0], "hidden.md: the link leads to a dot-file");
@@ -198,6 +259,54 @@ mod tests {
         assert!(refused[0].starts_with("lost.md: cannot be resolved"), "{refused:?}");
         let out = |name| format!("{name}: the link leads out of the library's folder");
         assert_eq!(refused[1..], [out("out.md"), out("outside")].each_ref().map(String::as_str));
+    }
+
+    #[test]
+    fn a_file_is_found_at_its_own_path_whichever_name_comes_first() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        fs::create_dir_all(root.join("m/x")).unwrap();
+        fs::write(root.join("m/x/SKILL.md"), "").unwrap();
+        fs::write(root.join("m/b.md"), "").unwrap();
+        symlink("m", root.join("a")).unwrap();
+        symlink("m", root.join("z")).unwrap();
+        symlink("m/x/SKILL.md", root.join("AGENT.md")).unwrap();
+        symlink("../b.md", root.join("m/x/c.md")).unwrap();
+        let found = PromptFiles::find(root).unwrap();
+        let below = |file: &PromptFile| file.path.strip_prefix(root).unwrap().to_owned();
+        let prompts: Vec<_> = found.prompts.iter().map(below).collect();
+        assert_eq!(prompts, [Path::new("m/b.md"), Path::new("m/x/SKILL.md")]);
+        let repeated: Vec<_> = found.repeated.iter().map(below).collect();
+        assert_eq!(repeated, ["AGENT.md", "a", "m/x/c.md", "z"].map(PathBuf::from));
+        assert_eq!((found.refused, found.unreadable), (vec![], vec![]));
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_part_of_the_folder_that_cannot_be_read_costs_itself() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut root = folder.path().canonicalize().unwrap();
+        while root.as_os_str().len() < 3_700 {
+            root.push("x".repeat(200));
+        }
+        fs::create_dir_all(&root).unwrap();
+        fs::write(root.join("a.md"), "").unwrap();
+        // The system refuses paths of more than 4,095 bytes.
+        let below = fs::File::open(&root).unwrap();
+        let name = "y".repeat(250);
+        rustix::fs::mkdirat(&below, &name, rustix::fs::Mode::RWXU).unwrap();
+        let below = rustix::fs::openat(
+            &below,
+            &name,
+            rustix::fs::OFlags::DIRECTORY,
+            rustix::fs::Mode::empty(),
+        )
+        .unwrap();
+        rustix::fs::mkdirat(&below, &name, rustix::fs::Mode::RWXU).unwrap();
+        let found = PromptFiles::find(&root).unwrap();
+        assert_eq!(found.prompts.len(), 1);
+        let [(path, why)] = found.unreadable.as_slice() else { panic!("{:?}", found.unreadable) };
+        assert!(path.starts_with(root.join(&name)) && why.starts_with("cannot be read: "), "{why}");
     }
 
     #[test]

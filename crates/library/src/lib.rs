@@ -31,6 +31,7 @@ use std::ops::Bound;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use base::platform::disk;
 use base::seal;
 use config::Settings;
 use config::labels::LABELS_FILE;
@@ -92,10 +93,10 @@ impl LibrarySnapshot {
     /// Reads every `.md` file with front matter in `folder` and its subfolders, and every folder
     /// with a `SKILL.md`, at most `max_walk` bytes including embedded files. Dot-files are skipped;
     /// symbolic links are followed if their targets are inside `folder`. An invalid prompt file is
-    /// omitted with a reason, and the other files are still served.
+    /// omitted with a reason, as is a subfolder that cannot be read, and the other files are served.
     ///
     /// # Errors
-    /// [`Kind::Unavailable`] when the folder or a subfolder cannot be read,
+    /// [`Kind::Unavailable`] when the folder cannot be read,
     /// [`Kind::PaginationLimit`] when it contains more than `max_prompts` prompts.
     pub fn load(
         folder: &Path,
@@ -140,12 +141,15 @@ impl LibrarySnapshot {
             warn!(library, folder = %folder.display(), %error, "the library cannot be read");
             Kind::Unavailable("the library's folder cannot be read".to_owned())
         })?;
-        let malformed = files.refused.into_iter().map(Into::into).collect();
+        let unreadable = &files.unreadable;
+        let reasons = unreadable.iter().map(|(path, why)| format!("{}: {why}", path.display()));
+        let malformed = files.refused.into_iter().chain(reasons).map(Into::into).collect();
         let listed = PromptList { pages: 1, malformed, ..PromptList::default() };
         let mut snapshot = Self::empty(FOLDER, listed, settings);
         let Settings { max_message, max_walk, max_prompts, .. } = *settings;
-        let mut reader = LibraryReader::new(folder, library, max_message, max_walk)
-            .with_left_out(before.left_out_prompts());
+        let left_out = before.left_out_prompts(folder, unreadable);
+        let mut reader =
+            LibraryReader::new(folder, library, max_message, max_walk).with_left_out(left_out);
         let listed = &mut snapshot.listed;
         snapshot.skills = SkillFiles::take(folder, &mut files.prompts, &mut reader, listed);
         files.prompts.extend(reader.left_out());
@@ -166,6 +170,13 @@ impl LibrarySnapshot {
         let ignored = ignored.filter(|file| has_front_matter(folder, file));
         snapshot.listed.remarks.extend(ignored.map(|file| {
             Remark::from("is not read: the name of a prompt file ends in .md").on(&file.path)
+        }));
+        let repeated = files.repeated.iter().take(MAX_IGNORED);
+        let repeated = repeated
+            .filter(|file| disk::is_folder(&file.resolved) || has_front_matter(folder, file));
+        snapshot.listed.remarks.extend(repeated.map(|file| {
+            Remark::from("is not read: the target of the link is in the library, too")
+                .on(&file.path)
         }));
         Ok(snapshot)
     }
