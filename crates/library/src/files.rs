@@ -176,8 +176,29 @@ pub(super) fn read(folder: &Path, resolved: &Path, limit: usize) -> Result<Vec<u
     if bytes.len() > limit {
         return Err("larger than max_message".to_owned());
     }
+    if is_lfs_pointer(&bytes) {
+        return Err(
+            "a pointer of Git LFS in the place of the file: run `git lfs pull` there, or keep \
+             the file out of LFS"
+                .to_owned(),
+        );
+    }
     Ok(bytes)
 }
+
+/// Whether a file stands for a file that Git LFS keeps elsewhere (git-lfs, docs/spec.md).
+fn is_lfs_pointer(bytes: &[u8]) -> bool {
+    let is_version = |line: &&[u8]| {
+        line.starts_with(b"version https://git-lfs.github.com/spec/")
+            || line.starts_with(b"version https://hawser.github.com/spec/")
+    };
+    let mut lines = bytes[..bytes.len().min(MAX_POINTER)].split(|byte| *byte == b'\n');
+    lines.next().as_ref().is_some_and(is_version)
+        && lines.any(|line| line.starts_with(b"oid sha256:"))
+}
+
+/// The limit of a pointer of Git LFS, in bytes.
+const MAX_POINTER: usize = 1024;
 
 /// Returns a resolved path. `root` must be resolved.
 fn resolve(root: &Path, path: &Path) -> Result<PathBuf, String> {
@@ -307,6 +328,26 @@ mod tests {
         assert_eq!(found.prompts.len(), 1);
         let [(path, why)] = found.unreadable.as_slice() else { panic!("{:?}", found.unreadable) };
         assert!(path.starts_with(root.join(&name)) && why.starts_with("cannot be read: "), "{why}");
+    }
+
+    #[test]
+    fn a_pointer_of_git_lfs_is_not_the_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let oid = "oid sha256:4d7a2146\nsize 12345\n";
+        let version = "version https://git-lfs.github.com/spec/v1\n";
+        for (text, is_read) in [
+            (format!("{version}{oid}"), false),
+            (format!("{version}ext-0-foo sha256:ab\n{oid}"), false),
+            (format!("version https://hawser.github.com/spec/v1\n{oid}"), false),
+            (format!("{version}is the first line of a pointer\n"), true),
+            (format!("a\n{version}{oid}"), true),
+        ] {
+            fs::write(folder.path().join("a"), &text).unwrap();
+            let resolved = resolve_inside(folder.path(), &folder.path().join("a")).unwrap();
+            let read = read(folder.path(), &resolved, 999);
+            assert_eq!(read.is_ok(), is_read, "{text}");
+            assert!(read.err().is_none_or(|why| why.contains("git lfs pull")));
+        }
     }
 
     #[test]
