@@ -39,6 +39,28 @@ async fn an_edit_is_visible_without_a_restart() {
     eventually(async || client.names().await.0, |seen| seen.is_empty()).await;
 }
 
+#[cfg(unix)]
+#[tokio::test]
+async fn a_folder_that_a_link_swaps_is_read_at_once_and_watched_from_then_on() {
+    let root = tempfile::tempdir().unwrap();
+    let at = |name: &str| root.path().join(name);
+    for name in ["rev1", "rev2"] {
+        fs::create_dir(at(name)).unwrap();
+        fs::write(at(name).join("a.md"), format!("---\nname: {name}\n---\nHi")).unwrap();
+    }
+    std::os::unix::fs::symlink("rev1", at("prompts")).unwrap();
+    let path = at("prompts");
+    let toml = format!("[upstreams.lib]\ntransport = \"library\"\npath = \"{}\"\n", path.display());
+    let gateway = Gateway::start(&toml).await;
+    let client = gateway.client();
+    assert_eq!(client.names().await.0, ["lib__rev1"]);
+    std::os::unix::fs::symlink("rev2", at("next")).unwrap();
+    fs::rename(at("next"), &path).unwrap();
+    eventually(async || client.names().await.0, |seen| *seen == ["lib__rev2"]).await;
+    fs::write(at("rev2/a.md"), "---\nname: edited\n---\nHi").unwrap();
+    eventually(async || client.names().await.0, |seen| *seen == ["lib__edited"]).await;
+}
+
 #[tokio::test]
 async fn an_author_who_saves_again_and_again_waits_for_no_edit() {
     let (gateway, folder) = library(&[("a.md", "---\nname: a\n---\nHi")]).await;

@@ -55,8 +55,9 @@ pub trait Disk: Send + Sync {
     /// write may wait for that machine or process. True where the system does not say it.
     fn is_remote(&self, folder: &Path) -> bool;
 
-    /// Notifies `changed` after anything below a folder was created, edited, moved or removed,
-    /// until the handle is dropped. Several edits may cause one notification.
+    /// Notifies `changed` after anything below a folder was created, edited, moved or removed, and
+    /// after the folder or a link on the way to it was replaced, until the handle is dropped.
+    /// Several edits may cause one notification. A folder that has taken the place is not watched.
     fn watch(&self, folder: &Path, changed: Arc<Notify>) -> io::Result<Watch>;
 }
 
@@ -251,16 +252,54 @@ impl Disk for System {
 
     fn watch(&self, folder: &Path, changed: Arc<Notify>) -> io::Result<Watch> {
         use notify::{EventKind, RecursiveMode, Watcher};
+        let folder = std::path::absolute(folder)?;
+        let way = entries_on_the_way(&folder);
+        let below = [folder.clone(), folder.canonicalize()?];
+        let replaced = way.clone();
+        let is_meant = move |path: &PathBuf| {
+            below.iter().any(|folder| path.starts_with(folder))
+                || replaced.iter().any(|entry| path.file_name() == entry.file_name())
+        };
         let on_event = move |event: notify::Result<notify::Event>| {
             // An error means that events may be lost, so the folder is read again.
-            if event.is_err() || event.is_ok_and(|e| !matches!(e.kind, EventKind::Access(_))) {
+            let may_change = event.map_or(true, |event| {
+                let is_meant = event.paths.is_empty() || event.paths.iter().any(&is_meant);
+                is_meant && !matches!(event.kind, EventKind::Access(_))
+            });
+            if may_change {
                 changed.notify_one();
             }
         };
         let mut watcher = notify::recommended_watcher(on_event).map_err(io::Error::other)?;
-        watcher.watch(folder, RecursiveMode::Recursive).map_err(io::Error::other)?;
+        for parent in way.iter().filter_map(|entry| entry.parent()) {
+            // A folder above may be unreadable: then only the edits below are seen.
+            let _ = watcher.watch(parent, RecursiveMode::NonRecursive);
+        }
+        watcher.watch(&folder, RecursiveMode::Recursive).map_err(io::Error::other)?;
         Ok(Box::new(watcher))
     }
+}
+
+/// Most links on the way to a folder (MAXSYMLINKS of Linux).
+const MAX_LINKS: usize = 40;
+
+/// Returns the entries whose replacement replaces the folder at an absolute path: each link on the
+/// way, and the folder.
+fn entries_on_the_way(folder: &Path) -> Vec<PathBuf> {
+    let mut entries = Vec::new();
+    let mut folder = folder.to_owned();
+    while entries.len() < MAX_LINKS {
+        let mut above: Vec<_> = folder.ancestors().collect();
+        above.reverse();
+        let link = above.into_iter().find_map(|entry| Some((entry, fs::read_link(entry).ok()?)));
+        let Some((link, target)) = link else { break };
+        let rest = folder.strip_prefix(link).unwrap_or(Path::new(""));
+        let next = link.parent().unwrap_or(Path::new("/")).join(target).join(rest);
+        entries.push(link.to_owned());
+        folder = next;
+    }
+    entries.push(folder);
+    entries
 }
 
 /// The file systems of other machines and processes: 9P, AFS, Ceph, CIFS, Coda, FUSE, GPFS, Lustre,

@@ -7,9 +7,10 @@ use http::HeaderValue;
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
-use tracing::{error, warn};
+use tracing::error;
 
 use super::Connection;
+use super::library_watch::LibraryWatch;
 use crate::auth::authorization::Authorization;
 use crate::auth::caller_tokens::CallerTokens;
 use crate::auth::token_source::TokenSource;
@@ -21,7 +22,6 @@ use crate::transport::http_sse::HttpSse;
 use crate::transport::stdio::UpstreamChild;
 use crate::transport::streamable_http::HttpEndpoint;
 use base::platform::blocking;
-use base::platform::disk::{self, Watch};
 use base::platform::heap::boxed;
 use cluster::SharedLogins;
 use config::{Stdio, UpstreamSettings};
@@ -71,8 +71,8 @@ enum ConnectTarget {
     Library {
         folder: PathBuf,
         last: LastSnapshot<()>,
-        /// `None` if the system cannot watch the folder.
-        _watch: Option<Watch>,
+        /// `None` for the connector of a caller.
+        watch: Option<Arc<LibraryWatch>>,
     },
     Git {
         source: Box<GitSource>,
@@ -106,14 +106,10 @@ impl ConnectTarget {
             }
             config::Transport::Stdio(stdio) => Self::Stdio(stdio.clone()),
             config::Transport::Library(library) => {
-                let folder = &library.folder;
-                let watch = disk::watch(folder, sinks.list_changed.clone().unwrap_or_default());
-                if let Err(error) = &watch {
-                    warn!(upstream = %upstream.id, %error,
-                        "the library cannot be watched; edits are found by polling only");
-                }
-                let last = LastSnapshot::default();
-                Self::Library { folder: folder.clone(), last, _watch: watch.ok() }
+                let folder = library.folder.clone();
+                let changed = sinks.list_changed.clone().unwrap_or_default();
+                let watch = LibraryWatch::new(sinks.upstream.clone(), folder.clone(), changed);
+                Self::Library { folder, last: LastSnapshot::default(), watch: Some(watch) }
             }
             config::Transport::Git(git) => {
                 let id = sinks.upstream.clone();
@@ -178,7 +174,7 @@ impl Connector {
             config::Transport::Stdio(stdio) => ConnectTarget::Stdio(stdio.of_caller(caller.id())),
             config::Transport::Library(library) => {
                 let last = LastSnapshot::default();
-                ConnectTarget::Library { folder: library.folder.clone(), last, _watch: None }
+                ConnectTarget::Library { folder: library.folder.clone(), last, watch: None }
             }
             config::Transport::Git(_) | config::Transport::Store(_) => {
                 return Err("its prompts are the same for all callers".to_owned());
@@ -242,8 +238,8 @@ impl Connector {
                     self.connect_sse(endpoint, sinks, ClientCapabilities::NONE).await
                 }
                 ConnectTarget::Stdio(stdio) => self.detect_child(stdio).await,
-                ConnectTarget::Library { folder, last, .. } => {
-                    self.load_library(folder.clone(), last).await
+                ConnectTarget::Library { folder, last, watch } => {
+                    self.load_library(folder.clone(), last, watch.clone()).await
                 }
                 ConnectTarget::Git { source, last } => self.load_newest(source, last).await,
                 ConnectTarget::Store { reader, last } => self.read_store(reader, last).await,
@@ -279,8 +275,8 @@ impl Connector {
                     let sinks = self.sinks.without_list_changed();
                     self.connect_child(stdio, sinks, revision, capabilities).await
                 }
-                ConnectTarget::Library { folder, last, .. } => {
-                    self.load_library(folder.clone(), last).await
+                ConnectTarget::Library { folder, last, watch } => {
+                    self.load_library(folder.clone(), last, watch.clone()).await
                 }
                 ConnectTarget::Git { source, last } => match source.served().await {
                     Some(tree) => self.load_commit(tree, last).await,
@@ -390,7 +386,10 @@ impl Connector {
         &self,
         folder: PathBuf,
         last: &LastSnapshot<()>,
+        watch: Option<Arc<LibraryWatch>>,
     ) -> Result<Connection, Kind> {
+        let renewed = blocking(move || watch.iter().for_each(|watch| watch.renew())).await;
+        renewed.map_err(|failure| Kind::Internal(failure.to_string()))?;
         let snapshot = self.load(folder, last, Vec::new()).await?;
         Ok(Connection::Library(last.keep((), snapshot)))
     }

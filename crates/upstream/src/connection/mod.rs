@@ -6,6 +6,7 @@ pub(crate) mod list_pages;
 pub mod dedicated;
 pub mod examiner;
 mod known_tools;
+mod library_watch;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
