@@ -18,4 +18,5 @@ pub mod redaction;
 pub mod text;
 pub mod time;
 pub mod tool;
+pub mod trusted_proxies;
 pub mod uri;

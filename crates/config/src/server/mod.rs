@@ -13,6 +13,7 @@ use crate::net::tls::Tls;
 use crate::reader::{MILLISECOND, Section, optional, secs, table};
 use base::seal::SealKeys;
 use domain::calls::fair_share::Share;
+use domain::trusted_proxies::TrustedProxies;
 use exposure::Exposure;
 
 table! {
@@ -49,11 +50,11 @@ table! {
         /// of `public_url`. They get CORS headers. Any other `Origin` gets 403.
         #[default = []] #[example = ["https://app.example.com"]]
         pub allowed_origins: Vec<String> = origins(section);
-        /// IP addresses of the reverse proxies in front of the gateway. Only their
+        /// IP addresses or networks of the reverse proxies in front of the gateway. Only their
         /// `X-Forwarded-For` is read, from the right: the first address that is not a trusted proxy
         /// is the client's. A hop that cannot be read ends the search at the proxy behind it.
-        #[default = []] #[example = ["10.0.0.5"]]
-        pub trusted_proxies: Vec<IpAddr> = proxies(section);
+        #[default = []] #[example = ["10.0.0.0/24"]]
+        pub trusted_proxies: TrustedProxies = proxies(section);
         /// `true` serves beyond loopback without authentication, such as behind a proxy that
         /// authenticates.
         pub insecure: bool = section.flag(key, false);
@@ -380,16 +381,12 @@ fn origins(section: &mut Section<'_>) -> Vec<String> {
     origins
 }
 
-fn proxies(section: &mut Section<'_>) -> Vec<IpAddr> {
-    let mut proxies = Vec::new();
+fn proxies(section: &mut Section<'_>) -> TrustedProxies {
+    let mut proxies = TrustedProxies::default();
     for text in section.texts("trusted_proxies") {
-        match text.parse::<IpAddr>() {
-            // Addresses of peers may be IPv4 mapped into IPv6.
-            Ok(address) => proxies.push(address.to_canonical()),
-            Err(_) => {
-                let message = format!("{text:?} is not an IP address; networks are not allowed");
-                section.mistake("trusted_proxies", message);
-            }
+        if !proxies.add(&text) {
+            let message = format!("{text:?} is no IP address, and no network such as 10.0.0.0/8");
+            section.mistake("trusted_proxies", message);
         }
     }
     proxies

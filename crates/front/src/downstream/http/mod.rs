@@ -31,6 +31,7 @@ use crate::session::Sessions;
 use cluster::Handling;
 use config::{Config, Limits};
 use domain::calls::caller::Caller;
+use domain::trusted_proxies::TrustedProxies;
 use net::certificates::CertificateEnd;
 use policy::Gate;
 
@@ -45,7 +46,7 @@ pub struct Endpoint {
     /// The paths of the main endpoint and of the views, main endpoint first.
     pub(crate) paths: Vec<String>,
     pub(crate) limits: Arc<Limits>,
-    pub(crate) trusted_proxies: Vec<IpAddr>,
+    pub(crate) trusted_proxies: TrustedProxies,
     pub(crate) admission: Arc<Admission>,
     /// Absent where HTTP+SSE is not enabled.
     pub(crate) http_sse: Option<HttpSseEndpoint>,

@@ -9,6 +9,7 @@ use http::{HeaderMap, HeaderName, Method};
 use crate::session::headers::{Field, Headers, ParamFields};
 use domain::fault::TransportFault;
 use domain::protocol::trace;
+use domain::trusted_proxies::TrustedProxies;
 use policy::{CredentialHeader, RequestCredentials};
 
 const NOT_ACCEPTABLE: TransportFault =
@@ -168,8 +169,12 @@ pub(crate) fn read_credentials<'a>(
 /// the last address in `X-Forwarded-For` that is not a trusted proxy. A hop that cannot be read as
 /// an address ends the search at the trusted proxy behind it, as nothing before that hop can be
 /// trusted.
-pub(crate) fn client_address(peer: IpAddr, headers: &HeaderMap, trusted: &[IpAddr]) -> IpAddr {
-    if !trusted.contains(&peer) {
+pub(crate) fn client_address(
+    peer: IpAddr,
+    headers: &HeaderMap,
+    trusted: &TrustedProxies,
+) -> IpAddr {
+    if !trusted.contains(peer) {
         return peer;
     }
     // From the last hop to the first. As bytes: a value that is not text has hops, too.
@@ -183,7 +188,7 @@ pub(crate) fn client_address(peer: IpAddr, headers: &HeaderMap, trusted: &[IpAdd
             return client;
         };
         client = address;
-        if !trusted.contains(&address) {
+        if !trusted.contains(address) {
             return client;
         }
     }
@@ -264,21 +269,28 @@ mod tests {
         }
     }
 
+    fn proxies(texts: &[&str]) -> TrustedProxies {
+        let mut proxies = TrustedProxies::default();
+        assert!(texts.iter().all(|text| proxies.add(text)));
+        proxies
+    }
+
     #[test]
     fn a13_a_forwarded_address_counts_only_behind_trusted_proxies() {
         let ip = |text: &str| text.parse::<IpAddr>().unwrap();
         let forwarded =
             with(HeaderName::from_static("x-forwarded-for"), &["6.6.6.6, 1.2.3.4", "10.0.0.2"]);
         let client = |peer: &str, trusted: &[&str]| {
-            let trusted: Vec<_> = trusted.iter().map(|text| ip(text)).collect();
-            client_address(ip(peer), &forwarded, &trusted).to_string()
+            client_address(ip(peer), &forwarded, &proxies(trusted)).to_string()
         };
         assert_eq!(client("10.0.0.1", &[]), "10.0.0.1", "no proxy is trusted");
         assert_eq!(client("10.0.0.1", &["10.0.0.2"]), "10.0.0.1");
         assert_eq!(client("10.0.0.1", &["10.0.0.1"]), "10.0.0.2");
         assert_eq!(client("10.0.0.1", &["10.0.0.1", "10.0.0.2"]), "1.2.3.4");
+        assert_eq!(client("10.0.0.1", &["10.0.0.0/30"]), "1.2.3.4");
+        assert_eq!(client("10.0.0.1", &["10.0.1.0/24"]), "10.0.0.1");
         let odd = with(HeaderName::from_static("x-forwarded-for"), &["1.2.3.4, unknown"]);
-        assert_eq!(client_address(ip("10.0.0.1"), &odd, &[ip("10.0.0.1")]), ip("10.0.0.1"));
+        assert_eq!(client_address(ip("10.0.0.1"), &odd, &proxies(&["10.0.0.1"])), ip("10.0.0.1"));
     }
 
     #[test]
@@ -289,7 +301,7 @@ mod tests {
             for value in values {
                 headers.append("x-forwarded-for", HeaderValue::from_bytes(value).unwrap());
             }
-            client_address(proxy, &headers, &[proxy]).to_string()
+            client_address(proxy, &headers, &proxies(&["10.0.0.1"])).to_string()
         };
         // The proxy appends to the last line, or joins the lines: the stranger's own bytes are a
         // hop.

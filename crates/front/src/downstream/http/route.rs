@@ -385,7 +385,7 @@ impl Serve for Endpoint {
     }
 
     fn trusts(&self, proxy: IpAddr) -> bool {
-        self.trusted_proxies.contains(&proxy)
+        self.trusted_proxies.contains(proxy)
     }
 
     async fn serve(
