@@ -142,6 +142,28 @@ async fn a_given_endpoint_is_asked_before_the_upstream_is() {
 }
 
 #[tokio::test]
+async fn an_empty_resource_is_not_sent_and_the_secret_goes_where_the_file_says() {
+    let issuing = TokenIssuer::lasting(3600);
+    let upstream = issuing.start().await;
+    let place =
+        format!(", token_url = \"http://{}/token\", scope = \"api://x/.default\"", upstream.addr);
+    for (rest, sends_resource, posts_secret) in [
+        ("", true, false),
+        (", resource = \"\"", false, false),
+        (", resource = \"\", client_secret_in = \"body\"", false, true),
+    ] {
+        let gateway = Gateway::start(&oauth(&upstream, &(place.clone() + rest))).await;
+        get(&gateway).await;
+        let received = upstream.received();
+        let asked = received.iter().rfind(|asked| asked.path == "/token").unwrap();
+        let form = String::from_utf8_lossy(&asked.body);
+        assert_eq!(form.contains("resource="), sends_resource, "{form}");
+        assert_eq!(form.contains("client_secret=s%3Acret"), posts_secret, "{form}");
+        assert_eq!(asked.header("authorization").is_some(), !posts_secret, "{rest}");
+    }
+}
+
+#[tokio::test]
 async fn a_token_is_renewed_before_its_end_and_one_that_is_taken_back_at_once() {
     let issuing = TokenIssuer::lasting(1);
     let upstream = issuing.start().await;

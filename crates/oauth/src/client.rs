@@ -162,6 +162,8 @@ impl OAuthClient {
     }
 
     fn request(&self, endpoint: &Uri, mut form: Form) -> Result<Request<Full<Bytes>>, String> {
+        // Some providers refuse resource indicators (RFC 8707), which `resource = ""` leaves out.
+        form.retain(|(name, value)| *name != "resource" || !value.is_empty());
         let mut request = Request::new(Full::default());
         *request.method_mut() = Method::POST;
         *request.uri_mut() = endpoint.clone();

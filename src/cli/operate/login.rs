@@ -241,6 +241,7 @@ fn unkept(error: LoginStoreError) -> Failure {
 
 async fn sign_in(options: &LoginArgs, upstream: &LoginTarget<'_>) -> Result<StoredLogin, Failure> {
     let provider = Provider::discover(upstream.http).await.map_err(failed)?;
+    let provider = provider.asked_for(upstream.login.resource.as_deref());
     if options.device {
         let client = provider.client(upstream.login, None, None).await.map_err(failed)?;
         let scope = options.scope.as_deref().or(upstream.login.scope.as_deref());

@@ -74,9 +74,9 @@ table! {
         /// Scopes of the token request, separated by spaces.
         #[example = "read"]
         pub scope: Option<String> = section.given_text(key);
-        /// Resource of the token request. Not set: the URL of the upstream.
+        /// Resource of the token request. Not set: the URL of the upstream; `""`: none.
         #[example = "https://code.example.com/mcp"]
-        pub resource: Option<String> = section.given_text(key);
+        pub resource: Option<String> = section.optional_text(key);
     }
 }
 
@@ -102,9 +102,9 @@ table! {
         #[example = "code"]
         pub audience: Option<String> = section.given_text(key);
         /// Resource of the new token. Not set: the URL of the upstream, unless there is an
-        /// `audience`.
+        /// `audience`; `""`: none.
         #[example = "https://code.example.com/mcp"]
-        pub resource: Option<String> = section.given_text(key);
+        pub resource: Option<String> = section.optional_text(key);
         /// Scopes to ask for, separated by spaces. If the upstream answers `insufficient_scope`,
         /// the call is repeated once with those that it names added.
         #[example = "read"]

@@ -43,6 +43,8 @@ table! {
         /// introduces itself. See docs/credentials.md#client-registration.
         #[example = "gateway"]
         pub client_id: Option<String> = section.given_text(key);
+        /// Resource of the token. Not set: that of the upstream's metadata; `""`: none.
+        pub resource: Option<String> = section.optional_text(key);
         /// Secret of that client.
         pub client_secret: Option<Secret> = section.secret(key);
         /// `None` only in a configuration with mistakes.

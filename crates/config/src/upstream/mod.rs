@@ -238,15 +238,6 @@ impl UpstreamSettings {
         }
     }
 
-    /// Whether the handshake detects the era and the revision.
-    pub fn detects_revision(&self) -> bool {
-        match &self.transport {
-            Transport::Http(http) => http.revision.is_none(),
-            Transport::Stdio(stdio) => stdio.revision.is_none(),
-            _ => false,
-        }
-    }
-
     /// Returns the HTTP server of the upstream, or of its prompt store; `None` without one.
     pub fn http(&self) -> Option<&Http> {
         match &self.transport {

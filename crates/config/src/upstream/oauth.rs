@@ -24,9 +24,9 @@ table! {
         /// Scopes to ask for, separated by spaces. Not set: those that the upstream names.
         #[example = "prompts:read"]
         pub scope: Option<String> = section.given_text(key);
-        /// Resource of the token. Not set: the URL of the upstream.
+        /// Resource of the token. Not set: the URL of the upstream; `""`: none.
         #[example = "https://prompts.example.com/mcp"]
-        pub resource: Option<String> = section.given_text(key);
+        pub resource: Option<String> = section.optional_text(key);
         field pub proof: ClientProof = required_proof(section)?;
     }
 }
@@ -36,6 +36,8 @@ table! {
 pub enum ClientProof {
     /// `client_secret`.
     Secret(Secret),
+    /// `client_secret` with `client_secret_in = "body"`.
+    PostedSecret(Secret),
     /// `private_key_jwt` (RFC 7523).
     Key {
         algorithm: Algorithm,
@@ -48,7 +50,7 @@ pub enum ClientProof {
 impl ClientProof {
     pub(crate) fn secret(&self) -> Option<&Secret> {
         match self {
-            Self::Secret(secret) => Some(secret),
+            Self::Secret(secret) | Self::PostedSecret(secret) => Some(secret),
             Self::Key { .. } => None,
         }
     }
@@ -59,7 +61,8 @@ impl Eq for ClientProof {}
 impl PartialEq for ClientProof {
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {
-            (Self::Secret(secret), Self::Secret(other)) => secret == other,
+            (Self::Secret(secret), Self::Secret(other))
+            | (Self::PostedSecret(secret), Self::PostedSecret(other)) => secret == other,
             (
                 Self::Key { algorithm, fingerprint, .. },
                 Self::Key { algorithm: other_algorithm, fingerprint: other_fingerprint, .. },
@@ -74,6 +77,7 @@ impl std::fmt::Debug for ClientProof {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Secret(_) => "Secret(redacted)",
+            Self::PostedSecret(_) => "PostedSecret(redacted)",
             Self::Key { .. } => "Key(redacted)",
         })
     }
@@ -95,8 +99,8 @@ fn required_proof(section: &mut Section<'_>) -> Option<ClientProof> {
 
 /// The keys of the proof of a client.
 const PROOF_KEYS: &str = r#"
-client_secret: Secret of the gateway, sent in a `Basic` header, or in the body if the authorization
-    server accepts only that.
+client_secret: Secret of the gateway.
+client_secret_in: `header` (`Basic`, unless the metadata names only `body`), or `body`.
 private_key: Instead of a secret: key of the assertions that the gateway signs (`private_key_jwt`),
     PKCS #8 in PEM.
 algorithm: Signature algorithm of `private_key`.
@@ -107,10 +111,12 @@ algorithm: Signature algorithm of `private_key`.
 pub(crate) fn client_proof(section: &mut Section<'_>) -> Option<ClientProof> {
     section.explain(PROOF_KEYS);
     let secret = section.secret("client_secret");
+    let is_posted = section.choice("client_secret_in", false, &[("header", false), ("body", true)]);
     let private_key = section.secret("private_key");
     let algorithm = section.choice("algorithm", Algorithm::ES256, &ALGORITHMS);
     match (secret, private_key) {
         (None, None) => None,
+        (Some(secret), None) if is_posted => Some(ClientProof::PostedSecret(secret)),
         (Some(secret), None) => Some(ClientProof::Secret(secret)),
         (None, Some(pem)) => key(section, algorithm, &pem),
         (Some(_), Some(_)) => {

@@ -70,8 +70,10 @@ impl CodeFlow {
             .append_pair("redirect_uri", &self.redirect_uri)
             .append_pair("state", &self.state)
             .append_pair("code_challenge", &challenge(&self.verifier))
-            .append_pair("code_challenge_method", "S256")
-            .append_pair("resource", &self.provider.resource.id);
+            .append_pair("code_challenge_method", "S256");
+        if !self.provider.resource.id.is_empty() {
+            query.append_pair("resource", &self.provider.resource.id);
+        }
         if let Some(scope) = &self.scope {
             query.append_pair("scope", scope);
             if scope.split_whitespace().any(|scope| scope == "offline_access") {

@@ -76,6 +76,13 @@ impl Provider {
         Ok(Self { upstream, resource, metadata, token_endpoint, egress })
     }
 
+    /// Returns the provider that is asked for tokens of another resource; empty: of none.
+    #[must_use]
+    pub fn asked_for(mut self, resource: Option<&str>) -> Self {
+        resource.into_iter().for_each(|resource| resource.clone_into(&mut self.resource.id));
+        self
+    }
+
     pub fn issuer(&self) -> &str {
         &self.resource.issuer
     }

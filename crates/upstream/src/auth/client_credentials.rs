@@ -140,6 +140,7 @@ pub(super) fn proof(
         ClientProof::Secret(secret) => {
             ClientAuthentication::of_secret(Some(secret.clone()), posts_secret)
         }
+        ClientProof::PostedSecret(secret) => ClientAuthentication::PostedSecret(secret.clone()),
         ClientProof::Key { algorithm, key, .. } => ClientAuthentication::Key {
             algorithm: *algorithm,
             key: key.clone(),
