@@ -208,6 +208,38 @@ async fn a3_what_is_wrong_with_a_token_makes_it_nobodys() {
 }
 
 #[tokio::test]
+async fn groups_are_read_at_a_path_and_a_claim_without_them_is_named() {
+    let key = SigningKey::ec("e");
+    let provider = Provider::start(&[&key]).await;
+    let upstream = Upstream::with_prompts(&["p"]).await;
+    let log = Log::new();
+    let toml = server()
+        + &upstream.table("up")
+        + &provider.table()
+        + "groups_claim = \"realm_access.roles\"\n\
+           [[access.rules]]\nallow = [\"list\", \"get\"]\ngroups = [\"staff\"]\n"
+        + &log.table();
+    let gateway = Gateway::start(&toml).await;
+    let with = |name: &str, value: Value| {
+        let mut claims = provider.claims(RESOURCE);
+        claims[name] = value;
+        key.sign(&claims)
+    };
+    let names = async |token: &str| bearer(&gateway, token).names().await.0;
+    assert_eq!(names(&with("realm_access", json!({"roles": ["staff"]}))).await, ["up__p"]);
+    for (name, value) in [
+        ("groups", json!(["staff"])),
+        ("_claim_names", json!({"realm_access": "src1"})),
+        ("realm_access", json!({"roles": []})),
+    ] {
+        assert!(names(&with(name, value)).await.is_empty(), "{name}");
+    }
+    let odd = with("realm_access", json!({"roles": {"staff": {}}}));
+    assert_eq!(status(&gateway, &odd).await, 401);
+    eventually(async || log.text(), |text| text.contains("realm_access.roles")).await;
+}
+
+#[tokio::test]
 async fn a7_a13_challenges_and_metadata_name_the_configured_url() {
     let key = SigningKey::ec("e");
     let provider = Provider::start(&[&key]).await;

@@ -118,6 +118,13 @@ pub(crate) fn warnings(path: &Path, config: &Config, lists: &[Option<PromptList>
         let id = &upstream.id;
         warnings.extend(missing_program().map(|missing| format!("upstreams.{id}: {missing}")));
     }
+    warnings.extend(config.server.trusted_proxies.too_wide().map(|network| {
+        format!("server.trusted_proxies: {network} holds strangers, too, and each of them chooses an address by X-Forwarded-For: name the networks of the proxies alone")
+    }));
+    let claim = config.auth.jwt.as_ref().map(|jwt| jwt.groups_claim.as_str());
+    warnings.extend(claim.filter(|claim| claim.starts_with(['/', '$'])).map(|claim| {
+        format!("auth.jwt.groups_claim: {claim:?} is the name of a claim: write a path as a.b")
+    }));
     let files = config.server.tls.as_ref().and_then(|tls| tls.read().ok());
     let ends = files.iter().flat_map(CertificateEnd::of_files);
     warnings.extend(ends.filter_map(|end| end.warning(wall_clock())));

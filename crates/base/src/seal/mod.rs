@@ -5,6 +5,7 @@
 //! data, so a token of one kind or endpoint never opens as a token of another. With several keys,
 //! the first key seals and all keys open.
 
+pub mod claims;
 pub mod hex;
 pub mod jws;
 mod keys;

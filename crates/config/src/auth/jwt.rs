@@ -32,7 +32,7 @@ table! {
         /// to a key (claim `cnf`) is refused, since its proof is not checked here.
         #[default = ["at+jwt", "JWT", ""]]
         pub typ: Vec<String> = types(section, key);
-        /// Claim with the caller's groups: a list of strings, or one string.
+        /// Claim with the caller's groups, at `a.b` in an object: a list of strings, or one string.
         pub groups_claim: String = section.text(key, "groups");
         /// Scopes that every call needs. A token that lacks one gets 403, with all scopes in the
         /// challenge.

@@ -5,6 +5,7 @@ mod keys;
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use jsonwebtoken::errors::ErrorKind;
 use jsonwebtoken::{Validation, decode, decode_header};
@@ -12,8 +13,10 @@ use quick_cache::sync::Cache;
 use serde_json::Value;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tracing::warn;
 
 use base::seal;
+use base::seal::claims::GroupsClaim;
 use config::Jwt;
 use domain::calls::caller::{Caller, Proof, TokenProof, is_id, is_reserved};
 use domain::fault::{TransportFault, excerpt};
@@ -28,6 +31,8 @@ pub(crate) struct Tokens {
     taken: TakenIds,
     /// Validated tokens, by digest and audience.
     good: Cache<[u8; 32], Good>,
+    /// Whether a token without groups was logged.
+    was_groupless: AtomicBool,
 }
 
 /// The ids of callers with other credentials: no token may claim them.
@@ -62,6 +67,7 @@ impl Tokens {
             jwt: jwt.clone(),
             taken: TakenIds::new(auth),
             good: Cache::new(GOOD),
+            was_groupless: AtomicBool::new(false),
         }
     }
 
@@ -200,11 +206,9 @@ impl Tokens {
         if self.taken.contain(subject) {
             return Err(bad("`sub` is the name of a caller who is known in another way"));
         }
-        let groups = words(claims.get(&self.jwt.groups_claim), false);
-        let scopes = words(claims.get("scope").or_else(|| claims.get("scp")), true);
-        let (Some(groups), Some(scopes)) = (groups, scopes) else {
-            return Err(bad("groups or scopes are not at most 256 texts"));
-        };
+        let groups = self.groups(claims)?;
+        let scopes = words(claims.get("scope").or_else(|| claims.get("scp")));
+        let scopes = scopes.ok_or(bad("the claim `scope` is not at most 256 texts"))?;
         let proof = TokenProof {
             issuer: self.jwt.issuer.clone(),
             subject: subject.to_owned(),
@@ -219,6 +223,27 @@ impl Tokens {
         }
         let caller = Caller::in_groups(subject, &groups).with_scopes(scopes);
         Ok(caller.proved_by(Proof::Token(Box::new(proof))))
+    }
+
+    /// Reads the groups. A token without the claim is of no group; the first such token is logged.
+    fn groups(&self, claims: &Value) -> Result<Vec<String>, TransportFault> {
+        let claim = &self.jwt.groups_claim;
+        let read = GroupsClaim::read(claims, claim);
+        match read {
+            GroupsClaim::Groups(groups) if groups.len() <= MAX_WORDS => return Ok(groups),
+            GroupsClaim::Groups(_) | GroupsClaim::Malformed => {
+                let why = format!(
+                    "the claim {claim:?} (auth.jwt.groups_claim) is not at most {MAX_WORDS} texts"
+                );
+                return Err(TransportFault::Unauthorized { why: why.into() });
+            }
+            GroupsClaim::Absent | GroupsClaim::Elsewhere => {}
+        }
+        if !self.was_groupless.swap(true, Ordering::Relaxed) {
+            let is_elsewhere = read == GroupsClaim::Elsewhere;
+            warn!(claim, is_elsewhere, "a token lacks the groups of its caller");
+        }
+        Ok(Vec::new())
     }
 }
 
@@ -257,13 +282,11 @@ fn why(kind: &ErrorKind) -> TransportFault {
     })
 }
 
-/// The texts of a claim: a list, or one text, split at blanks if `splits`. An absent claim has no
-/// texts.
-fn words(claim: Option<&Value>, splits: bool) -> Option<Vec<String>> {
+/// The texts of a claim: a list, or one text, split at blanks. An absent claim has no texts.
+fn words(claim: Option<&Value>) -> Option<Vec<String>> {
     let words: Vec<String> = match claim {
         None | Some(Value::Null) => Vec::new(),
-        Some(Value::String(text)) if splits => text.split(' ').map(str::to_owned).collect(),
-        Some(Value::String(text)) => vec![text.clone()],
+        Some(Value::String(text)) => text.split(' ').map(str::to_owned).collect(),
         Some(Value::Array(items)) => {
             items.iter().map(|item| item.as_str().map(str::to_owned)).collect::<Option<_>>()?
         }

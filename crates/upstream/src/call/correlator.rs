@@ -379,7 +379,17 @@ impl Correlator {
         let id = message.json().get("id").and_then(Id::read_echo);
         let id = id.or_else(|| self.request_of_error(message.json()));
         let Some((id, caller)) = id.and_then(|id| self.responses.remove(&id)) else {
-            return self.note_misfit(message.json());
+            // After the handshake, the request may have been cancelled.
+            if !self.is_opening.load(Ordering::Relaxed) {
+                return Followup::None;
+            }
+            let misfit = reply::misfit(message.json());
+            warn!(
+                upstream = &*self.sinks.upstream,
+                error = misfit.diagnosis(),
+                "an answer of an upstream fits no request"
+            );
+            return Followup::Misfit(misfit);
         };
         if let Some(response) = reply::read_response(&id, message) {
             // The call may have been cancelled.
@@ -388,24 +398,9 @@ impl Correlator {
         Followup::None
     }
 
-    /// Notes a response that fits no request. After the handshake, its request may have been
-    /// cancelled.
-    fn note_misfit(&self, message: Json<'_>) -> Followup {
-        if !self.is_opening.load(Ordering::Relaxed) {
-            return Followup::None;
-        }
-        let misfit = reply::misfit(message);
-        warn!(
-            upstream = &*self.sinks.upstream,
-            error = misfit.diagnosis(),
-            "an upstream answers a request that it did not get"
-        );
-        Followup::Misfit(misfit)
-    }
-
     /// Fails at once the request whose response on the shared stream cannot be read.
     pub(crate) fn deliver_unreadable(&self, unreadable: Unreadable) {
-        let caller = unreadable.answered().and_then(|id| self.responses.remove(id));
+        let caller = unreadable.id.as_ref().and_then(|id| self.responses.remove(id));
         if let Some((_, caller)) = caller {
             let _ = caller.send(Err(unreadable.into()));
         }

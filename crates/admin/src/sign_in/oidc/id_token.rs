@@ -7,6 +7,7 @@ use tracing::warn;
 
 use crate::sign_in::error::SignInError;
 use crate::sign_in::visitor::{LOCAL, TOKEN};
+use base::seal::claims::GroupsClaim;
 use domain::calls::caller::{ANONYMOUS, PROBER, is_id};
 use domain::fault::{excerpt, sanitised};
 use domain::time::unix_time::UnixSeconds;
@@ -159,24 +160,15 @@ fn check_time(claims: &Value, now: UnixSeconds) -> Result<(), SignInError> {
     }
 }
 
-/// Reads the groups: an array of texts, or one text.
 fn groups(claims: &Value, claim: &str) -> Result<Vec<String>, SignInError> {
-    let groups: Option<Vec<String>> = match claims.get(claim) {
-        Some(Value::String(group)) => Some(vec![group.clone()]),
-        Some(Value::Array(groups)) => {
-            groups.iter().map(|group| group.as_str().map(str::to_owned)).collect()
-        }
-        // A claim that is named here is left out, because it is too long (section 5.6.2).
-        _ if claims.pointer("/_claim_names").is_some_and(|names| names.get(claim).is_some()) => {
-            return Err(SignInError::TooManyGroups);
-        }
-        _ => None,
-    };
-    let groups = groups.ok_or(SignInError::NoGroups)?;
-    if groups.len() > MAX_GROUPS {
-        return Err(SignInError::TooManyGroups);
+    match GroupsClaim::read(claims, claim) {
+        GroupsClaim::Groups(groups) if groups.len() <= MAX_GROUPS => Ok(groups),
+        GroupsClaim::Groups(_) | GroupsClaim::Elsewhere => Err(SignInError::TooManyGroups),
+        GroupsClaim::Absent => Err(SignInError::NoGroups),
+        GroupsClaim::Malformed => Err(SignInError::IdToken(
+            "the claim of admin.oidc.groups_claim is neither a list of texts nor a text",
+        )),
     }
-    Ok(groups.into_iter().filter(|group| !group.is_empty()).collect())
 }
 
 #[cfg(test)]
