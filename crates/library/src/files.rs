@@ -43,7 +43,7 @@ impl PromptFiles {
         let seen = HashSet::from([root.clone()]);
         let links = VecDeque::new();
         let mut walk = Walk { root: root.clone(), seen, links, files: PromptFiles::default() };
-        walk.read(&Entry { path: folder.to_owned(), resolved: root, depth: 0 })?;
+        walk.read(&PromptFile { path: folder.to_owned(), resolved: root }, 0)?;
         while let Some(link) = walk.links.pop_front() {
             walk.follow(link);
         }
@@ -72,17 +72,15 @@ struct Walk {
     files: PromptFiles,
 }
 
-/// An entry of a folder.
+/// An entry of a folder; only its last part may be a link. `depth` is the number of folders above
+/// it in the library.
 struct Entry {
-    path: PathBuf,
-    /// The path without links above its last part.
-    resolved: PathBuf,
-    /// The number of folders above it in the library.
+    file: PromptFile,
     depth: usize,
 }
 
 impl Walk {
-    fn read(&mut self, folder: &Entry) -> io::Result<()> {
+    fn read(&mut self, folder: &PromptFile, depth: usize) -> io::Result<()> {
         let mut names = disk::read_dir(&folder.resolved)?;
         names.sort();
         for name in names {
@@ -90,46 +88,50 @@ impl Walk {
                 continue;
             }
             let resolved = folder.resolved.join(&name);
-            let entry = Entry { path: folder.path.join(name), resolved, depth: folder.depth + 1 };
-            match disk::symlink_metadata(&entry.resolved) {
+            let file = PromptFile { path: folder.path.join(name), resolved };
+            let entry = Entry { file, depth: depth + 1 };
+            match disk::symlink_metadata(&entry.file.resolved) {
                 Ok(metadata) if metadata.kind == FileKind::Link => self.links.push_back(entry),
                 Ok(metadata) => self.add(entry, metadata.kind),
                 // No entry of the folder can be read.
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Err(error),
-                Err(error) => self.leave_out(entry.path, &error),
+                Err(error) => self.leave_out(entry.file.path, &error),
             }
         }
         Ok(())
     }
 
     /// Adds a file or folder that is no link, unless it was found before.
-    fn add(&mut self, entry: Entry, kind: FileKind) {
+    fn add(&mut self, Entry { file, depth }: Entry, kind: FileKind) {
         let is_file = kind == FileKind::File;
-        let name = entry.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        if kind == FileKind::Folder && entry.depth <= MAX_DEPTH {
-            if self.seen.insert(entry.resolved.clone())
-                && let Err(error) = self.read(&entry)
+        let name = file.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if kind == FileKind::Folder && depth <= MAX_DEPTH {
+            if self.seen.insert(file.resolved.clone())
+                && let Err(error) = self.read(&file, depth)
             {
-                self.leave_out(entry.path, &error);
+                self.leave_out(file.path, &error);
             }
         } else if is_file && name.ends_with(".md") {
-            if self.seen.insert(entry.resolved.clone()) {
-                self.files.prompts.push(entry.into());
+            if self.seen.insert(file.resolved.clone()) {
+                self.files.prompts.push(file);
             }
         } else if is_file && is_nearly_markdown(&name) {
-            self.files.ignored.push(entry.into());
+            self.files.ignored.push(file);
         }
     }
 
     fn follow(&mut self, link: Entry) {
-        let Entry { path, depth, .. } = link;
+        let Entry { file: PromptFile { path, .. }, depth } = link;
         let is_prompt = path.extension().is_some_and(|ending| ending == "md");
         match resolve(&self.root, &path) {
             Ok(resolved) if self.seen.contains(&resolved) => {
                 self.files.repeated.push(PromptFile { path, resolved });
             }
             Ok(resolved) => match disk::metadata(&resolved) {
-                Ok(metadata) => self.add(Entry { path, resolved, depth }, metadata.kind),
+                Ok(metadata) => {
+                    let file = PromptFile { path, resolved };
+                    self.add(Entry { file, depth }, metadata.kind);
+                }
                 Err(error) => self.leave_out(path, &error),
             },
             Err(reason) if is_prompt || disk::is_folder(&path) => {
@@ -145,12 +147,6 @@ impl Walk {
         if error.kind() != io::ErrorKind::NotFound {
             self.files.unreadable.push((path, format!("cannot be read: {error}")));
         }
-    }
-}
-
-impl From<Entry> for PromptFile {
-    fn from(Entry { path, resolved, .. }: Entry) -> Self {
-        Self { path, resolved }
     }
 }
 
@@ -177,28 +173,17 @@ pub(super) fn read(folder: &Path, resolved: &Path, limit: usize) -> Result<Vec<u
         return Err("larger than max_message".to_owned());
     }
     if is_lfs_pointer(&bytes) {
-        return Err(
-            "a pointer of Git LFS in the place of the file: run `git lfs pull` there, or keep \
-             the file out of LFS"
-                .to_owned(),
-        );
+        return Err("a pointer of Git LFS: run `git lfs pull`, or keep the file out of LFS".into());
     }
     Ok(bytes)
 }
 
 /// Whether a file stands for a file that Git LFS keeps elsewhere (git-lfs, docs/spec.md).
 fn is_lfs_pointer(bytes: &[u8]) -> bool {
-    let is_version = |line: &&[u8]| {
-        line.starts_with(b"version https://git-lfs.github.com/spec/")
-            || line.starts_with(b"version https://hawser.github.com/spec/")
-    };
-    let mut lines = bytes[..bytes.len().min(MAX_POINTER)].split(|byte| *byte == b'\n');
-    lines.next().as_ref().is_some_and(is_version)
+    let mut lines = bytes.split(|byte| *byte == b'\n');
+    lines.next().is_some_and(|line| line.starts_with(b"version https://git-lfs.github.com/spec/"))
         && lines.any(|line| line.starts_with(b"oid sha256:"))
 }
-
-/// The limit of a pointer of Git LFS, in bytes.
-const MAX_POINTER: usize = 1024;
 
 /// Returns a resolved path. `root` must be resolved.
 fn resolve(root: &Path, path: &Path) -> Result<PathBuf, String> {
@@ -338,7 +323,6 @@ mod tests {
         for (text, is_read) in [
             (format!("{version}{oid}"), false),
             (format!("{version}ext-0-foo sha256:ab\n{oid}"), false),
-            (format!("version https://hawser.github.com/spec/v1\n{oid}"), false),
             (format!("{version}is the first line of a pointer\n"), true),
             (format!("a\n{version}{oid}"), true),
         ] {

@@ -93,7 +93,7 @@ impl LibrarySnapshot {
     /// Reads every `.md` file with front matter in `folder` and its subfolders, and every folder
     /// with a `SKILL.md`, at most `max_walk` bytes including embedded files. Dot-files are skipped;
     /// symbolic links are followed if their targets are inside `folder`. An invalid prompt file is
-    /// omitted with a reason, as is a subfolder that cannot be read, and the other files are served.
+    /// omitted with a reason, as is a subfolder that cannot be read; the other files are served.
     ///
     /// # Errors
     /// [`Kind::Unavailable`] when the folder cannot be read,

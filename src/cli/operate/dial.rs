@@ -245,13 +245,9 @@ fn advised(upstream: &UpstreamSettings, kind: &Kind) -> String {
         | Kind::Reset(_)
         | Kind::ChildSilent { .. }
         | Kind::Status { status: 500, .. }
-            if upstream.detects_revision() =>
+            if http.is_none_or(|http| http.revision.is_none()) =>
         {
-            format!(
-                "{diagnosis}; if it breaks at requests of other revisions, set revision, such as \
-                 revision = \"{}\"",
-                Revision::NEWEST_LEGACY.as_str()
-            )
+            format!("{diagnosis}; if it fails at requests of other revisions, set its `revision`")
         }
         _ => diagnosis,
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::json::object::{ObjectWriter, write_object};
+use crate::json::object::write_object;
 use crate::json::repair::{RepairKind, RepairKinds};
 use crate::json::salvage::{RefusedPrompt, without_lone_surrogates, without_refused_prompts};
 use crate::json::{Json, JsonError, JsonKind, Outline};
@@ -108,7 +108,8 @@ impl Document {
         self
     }
 
-    /// Returns the kinds of repair that were made to the message, without prompts that were left out.
+    /// Returns the kinds of repair that were made to the message, without prompts that were left
+    /// out.
     pub fn repairs(&self) -> RepairKinds {
         self.repaired.as_ref().map(|repaired| repaired.kinds).unwrap_or_default()
     }
@@ -150,25 +151,11 @@ impl Document {
     #[must_use]
     pub fn with_empty_lists(&self) -> Option<Self> {
         let original = self.clone().with_nulls(|message| message.get("result"));
-        let result = original.json();
-        let completion = result.get("completion").filter(|completion| completion.is_object());
-        if !has_empty(result, LISTS) && !completion.is_some_and(|c| has_empty(c, VALUES)) {
+        if !has_empty_lists(original.json()) {
             return None;
         }
-        let mut text = String::with_capacity(result.text().len());
-        write_object(&mut text, |out| {
-            for (key, value) in result.members() {
-                if key.is("completion") && completion.is_some() {
-                    out.rewritten(key, |out| {
-                        write_object(out, |out| {
-                            value.members().for_each(|(key, value)| write(key, value, VALUES, out));
-                        });
-                    });
-                } else {
-                    write(key, value, LISTS, out);
-                }
-            }
-        });
+        let mut text = String::with_capacity(original.json().text().len());
+        write_lists(original.json(), &mut text);
         let mut document = Self::whole(text, Outline::default());
         document.repaired.clone_from(&self.repaired);
         document.with_nulls.clone_from(&self.with_nulls);
@@ -231,31 +218,34 @@ impl Document {
     }
 }
 
-/// The lists in results, and the list in the completion of a result.
-const LISTS: &[&str] =
-    &["prompts", "skills", "messages", "contents", "tools", "resources", "resourceTemplates"];
-const VALUES: &[&str] = &["values"];
+/// The lists in results; the last is in a completion.
+const LISTS: &str = "prompts skills messages contents tools resources resourceTemplates values";
 
-/// Whether one of these lists is `null` or an empty object.
-fn has_empty(object: Json<'_>, lists: &[&str]) -> bool {
-    object.members().any(|(key, value)| is_empty_list(key, value, lists))
+fn is_empty_list(key: Json<'_>, value: Json<'_>) -> bool {
+    let is_null = value.kind() == JsonKind::Null;
+    let is_empty = is_null || value.is_object() && value.members().next().is_none();
+    is_empty && LISTS.split(' ').any(|list| key.is(list))
 }
 
-fn is_empty_list(key: Json<'_>, value: Json<'_>, lists: &[&str]) -> bool {
-    let is_empty = match value.kind() {
-        JsonKind::Null => true,
-        JsonKind::Object => value.members().next().is_none(),
-        _ => false,
-    };
-    is_empty && lists.iter().any(|list| key.is(list))
+fn has_empty_lists(object: Json<'_>) -> bool {
+    object.members().any(|(key, value)| {
+        is_empty_list(key, value) || key.is("completion") && has_empty_lists(value)
+    })
 }
 
-fn write(key: Json<'_>, value: Json<'_>, lists: &[&str], out: &mut ObjectWriter<'_>) {
-    if is_empty_list(key, value, lists) {
-        out.rewritten(key, |out| out.push_str("[]"));
-    } else if value.kind() != JsonKind::Null {
-        out.rewritten(key, |out| value.write_without_nulls(out));
-    }
+/// Appends an object without its nulls, and with its empty lists.
+fn write_lists(object: Json<'_>, out: &mut String) {
+    write_object(out, |out| {
+        for (key, value) in object.members() {
+            if is_empty_list(key, value) {
+                out.json(&key.as_str().unwrap_or_default(), "[]");
+            } else if key.is("completion") && value.is_object() {
+                out.rewritten(key, |out| write_lists(value, out));
+            } else if value.kind() != JsonKind::Null {
+                out.rewritten(key, |out| value.write_without_nulls(out));
+            }
+        }
+    });
 }
 
 #[cfg(test)]
@@ -332,7 +322,7 @@ mod tests {
         }
         for text in [
             "{}",
-            r#"{"prompts":[],"values":null}"#,
+            r#"{"prompts":[],"other":null}"#,
             r#"{"prompts":{"a":1}}"#,
             r#"{"completion":null}"#,
         ] {

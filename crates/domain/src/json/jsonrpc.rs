@@ -24,8 +24,8 @@ pub enum Frame<'a> {
         params: Option<Json<'a>>,
     },
     Response {
-        /// The id of the request, as [`Id::read_echo`] reads it; `None` on an error response to a request whose id could not be
-        /// read.
+        /// The id of the request, as [`Id::read_echo`] reads it; `None` on an error response to a
+        /// request whose id could not be read.
         id: Option<Id>,
         outcome: ResponseOutcome<'a>,
     },

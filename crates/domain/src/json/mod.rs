@@ -33,9 +33,6 @@ pub struct Json<'a> {
     spans: &'a [ValueSpan],
 }
 
-/// 2^53: up to here each integer is a double.
-const LARGEST_EXACT: f64 = 9_007_199_254_740_992.0;
-
 /// The six kinds of JSON value.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum JsonKind {
@@ -169,11 +166,9 @@ impl<'a> Json<'a> {
     /// Returns an integer as decoders of doubles read it, also from `1.0` and `1e2`; `None` for a
     /// fraction and beyond 2^53, where a double does not name a single integer.
     pub fn as_whole(self) -> Option<i64> {
-        let whole = |number: &f64| number.fract() == 0.0 && number.abs() <= LARGEST_EXACT;
-        self.as_i64().or_else(|| {
-            let number = (self.kind() == JsonKind::Number).then(|| self.text.parse().ok())?;
-            number.filter(whole).map(|number| number as i64)
-        })
+        let is_whole = |number: &f64| number.fract() == 0.0 && number.abs() < 2f64.powi(53);
+        let double = || self.text.parse().ok().filter(is_whole).map(|number| number as i64);
+        self.as_i64().or_else(double)
     }
 
     pub fn as_bool(self) -> Option<bool> {

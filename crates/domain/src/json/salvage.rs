@@ -99,26 +99,15 @@ fn name(element: &str) -> String {
     name.unwrap_or_default().into_owned()
 }
 
-/// The members of a message that the strict scan refuses, as far as they can be found.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct RefusedMessage<'a> {
-    /// The text of the `id`; `None` in a request or notification.
-    pub id: Option<&'a str>,
-    /// Whether the text is a request or notification.
-    pub has_method: bool,
-    /// Whether the text has a member that responses have and lines of logs in JSON do not.
-    pub is_response: bool,
-}
-
-impl<'a> RefusedMessage<'a> {
-    pub fn read(text: &'a str) -> Self {
-        let start = skip_space(text.as_bytes(), 0);
-        let has = |name| value_start(text, start, name).is_some();
-        let has_method = has("method");
-        let id = member(text, start, "id").and_then(|id| text.get(id)).filter(|_| !has_method);
-        let is_response = !has_method && (has("jsonrpc") || has("result"));
-        Self { id, has_method, is_response }
-    }
+/// Returns the text of the `id` of a response that the strict scan refuses, if it can be found, and
+/// whether the text is a request or notification instead. A line of a log in JSON, which may have
+/// an `id`, too, answers nothing.
+pub fn response_id(text: &str) -> (Option<&str>, bool) {
+    let start = skip_space(text.as_bytes(), 0);
+    let has = |name| value_start(text, start, name).is_some();
+    let is_response = has("jsonrpc") || has("result");
+    let id = member(text, start, "id").filter(|_| is_response && !has("method"));
+    (id.and_then(|id| text.get(id)), has("method"))
 }
 
 /// Finds the first member of this name in the object that begins at an offset.
@@ -257,23 +246,20 @@ mod tests {
     fn the_id_of_a_broken_response_is_found() {
         for (text, id) in [
             (r#"{"jsonrpc":"2.0","id":7,"result":{"a":1,"a":2}}"#, Some("7")),
-            (r#" { "x" : [tru, "]"], "id" : "s" , "#, Some("\"s\"")),
+            (r#" { "x" : [tru, "]"], "id" : "s" , "result" "#, None),
+            (r#" { "x" : [tru, "]"], "id" : "s" , "result" : "#, Some("\"s\"")),
             (r#"{"id":7,"result":{"a":"#, Some("7")),
             (r#"{"result":{"a":"#, None),
             (r#"{"id":7,"method":"ping","params":{"a":1,"a":2}}"#, None),
             (r#"{"id":7,"method":"#, None),
+            (r#"{"id":7,"result":"#, Some("7")),
+            (r#"{"jsonrpc":"2.0","id":7,"error":{"a":1,"a":2}}"#, Some("7")),
+            (r#"{"level":50,"id":7,"error":"a","error":"b"}"#, None),
+            (r#"{"id":7,"#, None),
             ("[7]", None),
             ("usage: id", None),
         ] {
-            assert_eq!(RefusedMessage::read(text).id, id, "{text}");
-        }
-        for (text, is_response) in [
-            (r#"{"id":7,"result":"#, true),
-            (r#"{"jsonrpc":"2.0","id":7,"error":{"a":1,"a":2}}"#, true),
-            (r#"{"level":50,"id":7,"error":"a","error":"b"}"#, false),
-            (r#"{"id":7,"#, false),
-        ] {
-            assert_eq!(RefusedMessage::read(text).is_response, is_response, "{text}");
+            assert_eq!(response_id(text).0, id, "{text}");
         }
     }
 
@@ -282,7 +268,7 @@ mod tests {
         fn no_text_makes_it_panic(text in r#"[\[\]{}",:\\ux0-9d8a-f é\n]{0,60}|\{"(id|result)":[\[\]{}",: nampros0-9]{0,40}"#) {
             let _ = without_lone_surrogates(&text);
             let _ = without_refused_prompts(&text, 4);
-            let _ = RefusedMessage::read(&text);
+            let _ = response_id(&text);
         }
     }
 }

@@ -88,14 +88,12 @@ async fn read_messages(
     let mut lines = Vec::new();
     // Shells of Windows write a byte order mark before their first line.
     let mut mark = "\u{feff}".as_bytes();
-    let mut is_open = true;
-    while is_open {
-        match input.read(&mut buffer).await {
-            Ok(length @ 1..) => decoder.feed(&buffer[..length], &mut lines),
-            Ok(0) | Err(_) => {
-                is_open = false;
-                decoder.end_line(&mut lines);
-            }
+    let mut length = READ_BUFFER;
+    while length > 0 {
+        length = input.read(&mut buffer).await.unwrap_or(0);
+        match length {
+            0 => decoder.end_line(&mut lines),
+            _ => decoder.feed(&buffer[..length], &mut lines),
         }
         for line in lines.drain(..) {
             let DecodedLine::Whole(bytes) = line else {

@@ -8,7 +8,7 @@ use domain::json::document::{Document, RefusedText};
 use domain::json::jsonrpc::{self, Frame, Id, ResponseOutcome};
 use domain::json::object::ObjectWriter;
 use domain::json::repair::RepairKind;
-use domain::json::salvage::RefusedMessage;
+use domain::json::salvage::response_id;
 use domain::json::{Json, JsonKind};
 use domain::name::is_hidden;
 use domain::protocol::method::{CANCELLED, PING};
@@ -29,8 +29,6 @@ pub struct Unreadable {
     pub id: Option<Id>,
     /// Whether the text may be a response whose id cannot be found.
     pub may_be_response: bool,
-    /// Whether the text is a response even where lines of a log come between the messages.
-    is_response: bool,
     /// Why the message cannot be read.
     pub why: Cow<'static, str>,
     /// The beginning of a text that is not a message, for operators.
@@ -50,14 +48,9 @@ impl Unreadable {
             _ if is_message => (error.to_string().into(), None),
             noise => (NO_MESSAGE.into(), Some(excerpt(noise))),
         };
-        let RefusedMessage { id, has_method, is_response } = RefusedMessage::read(&text);
+        let (id, has_method) = response_id(&text);
         let id = id.and_then(|id| Id::read_echo(Json::accepted(id)));
-        Self { id, may_be_response: is_message && !has_method, is_response, why, noise }
-    }
-
-    /// Returns the request that this answers, for a text on a stream that all requests share.
-    pub(crate) fn answered(&self) -> Option<&Id> {
-        self.id.as_ref().filter(|_| self.is_response)
+        Self { id, may_be_response: is_message && !has_method, why, noise }
     }
 
     /// Whether this may be the response to `id`, for a text on the request's own response stream.
@@ -95,9 +88,7 @@ pub fn messages(bytes: Vec<u8>) -> Result<Vec<Document>, Unreadable> {
     let batch = message.json();
     if batch.elements().nth(BATCH_ITEMS).is_some() {
         let why = format!("a batch has more than {BATCH_ITEMS} messages");
-        let why = why.into();
-        let may_be_response = true;
-        return Err(Unreadable { id: None, may_be_response, is_response: false, why, noise: None });
+        return Err(Unreadable { id: None, may_be_response: true, why: why.into(), noise: None });
     }
     Ok(batch.elements().map(Document::copy_of).collect())
 }
@@ -304,8 +295,8 @@ mod tests {
         let broken = document(br#"{"id":7,"result":"#.to_vec()).unwrap_err();
         assert_eq!(broken.id, Some(Id::number(7)));
         for (text, is_response) in [
-            (r#"{"id":7,"a":}"#, true),
-            (r#"{"id":8,"a":}"#, false),
+            (r#"{"id":7,"result":}"#, true),
+            (r#"{"id":8,"result":}"#, false),
             (r#"{"a":}"#, true),
             (r#"{"method":"x","a":}"#, false),
             ("ping", false),

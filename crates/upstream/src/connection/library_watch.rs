@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::Notify;
-use tracing::{info, warn};
+use tracing::warn;
 
 use base::platform::disk::{self, Watch};
 
@@ -50,20 +50,13 @@ impl LibraryWatch {
         if matches!(&*state, WatchState::On { folder: on, .. } if Some(on) == folder.as_ref()) {
             return;
         }
-        let was_lost = matches!(*state, WatchState::Lost);
-        let upstream = &*self.upstream;
         *state = match (folder, disk::watch(&self.folder, self.changed.clone())) {
-            (Some(folder), Ok(watch)) => {
-                if was_lost {
-                    info!(upstream, "the library is watched again");
-                }
-                WatchState::On { folder, _watch: watch }
-            }
+            (Some(folder), Ok(watch)) => WatchState::On { folder, _watch: watch },
             (_, watch) => {
-                if !was_lost {
+                if !matches!(*state, WatchState::Lost) {
                     let error = watch.err().map(|error| error.to_string());
                     warn!(
-                        upstream,
+                        upstream = &*self.upstream,
                         error, "the library cannot be watched; edits are found by polling only"
                     );
                 }

@@ -323,14 +323,12 @@ impl StdoutReader {
         let mut decoder = LineDecoder::new(self.max_message);
         let mut buffer = vec![0; READ_BUFFER];
         let mut lines = Vec::new();
-        let mut is_open = true;
-        while is_open {
-            match stdout.read(&mut buffer).await {
-                Ok(length @ 1..) => decoder.feed(&buffer[..length], &mut lines),
-                Ok(0) | Err(_) => {
-                    is_open = false;
-                    decoder.end_line(&mut lines);
-                }
+        let mut length = READ_BUFFER;
+        while length > 0 {
+            length = stdout.read(&mut buffer).await.unwrap_or(0);
+            match length {
+                0 => decoder.end_line(&mut lines),
+                _ => decoder.feed(&buffer[..length], &mut lines),
             }
             for line in lines.drain(..) {
                 let DecodedLine::Whole(line) = line else {
