@@ -358,6 +358,7 @@ mod tests {
         };
         write(sample_login("wiki")).await;
         let configured = config::Login {
+            resource: None,
             upstream: "wiki".to_owned(),
             scope: None,
             client_id: None,

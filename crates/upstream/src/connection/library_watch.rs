@@ -76,7 +76,6 @@ impl LibraryWatch {
 mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;
-    use std::path::Path;
     use std::time::Duration;
 
     use tokio::time::timeout;
@@ -86,10 +85,6 @@ mod tests {
     async fn is_notified(watch: &LibraryWatch) {
         let notified = timeout(Duration::from_secs(20), watch.changed.notified());
         notified.await.expect("the change is seen");
-    }
-
-    fn edit(folder: &Path) {
-        fs::write(folder.join("a.md"), "edited").unwrap();
     }
 
     #[tokio::test]
@@ -122,7 +117,7 @@ mod tests {
             swap();
             is_notified(&watch).await;
             watch.renew();
-            edit(&prompts);
+            fs::write(prompts.join("a.md"), "edited").unwrap();
             is_notified(&watch).await;
             // The events of one edit may cause several notifications.
             watch.renew();
