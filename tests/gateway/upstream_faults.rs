@@ -49,7 +49,7 @@ async fn u6_answers_that_are_no_answers_are_protocol_errors() {
     for result in [
         json!([]),
         json!({}),
-        json!({"messages": {}}),
+        json!({"messages": {"a": 1}}),
         json!({"resultType": "partial", "messages": []}),
         json!({"messages": [], "description": 7}),
     ] {
@@ -164,7 +164,7 @@ async fn u4_a_call_that_is_given_up_is_cancelled_upstream() {
 async fn u7_messages_for_nobody_pass_by_and_the_answer_still_comes() {
     let upstream = Upstream::modern(|asked| {
         let id = &asked.message["id"];
-        let stranger = json!({"jsonrpc": "2.0", "id": id.to_string(), "result": {}});
+        let stranger = json!({"jsonrpc": "2.0", "id": format!("other {id}"), "result": {}});
         let request =
             json!({"jsonrpc": "2.0", "id": 1, "method": "sampling/createMessage", "params": {}});
         let notice = json!({"jsonrpc": "2.0", "method": "notifications/message", "params": {}});
