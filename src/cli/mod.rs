@@ -60,9 +60,6 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
         Command::Approvals(command) => author::approvals::run(&command)?,
         Command::Labels(command) => author::labels::run(command)?,
         Command::Audit(AuditCommand::Verify(log)) => observe::audit::verify(&log)?,
-        Command::Audit(AuditCommand::Archive { dir, admin }) => {
-            observe::archive::run(&dir, &admin)?
-        }
         Command::Audit(AuditCommand::Hash { file }) => observe::audit::hash(&file.config)?,
         Command::Audit(AuditCommand::Find(query)) => observe::find::run(&query)?,
         Command::Login(options) => operate::login::run(&options)?,

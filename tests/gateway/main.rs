@@ -10,7 +10,6 @@ mod admin;
 mod attacks;
 mod attacks_held;
 mod audit;
-mod audit_archive;
 mod batches;
 mod callers;
 mod calls;

@@ -4,9 +4,8 @@ use http::header::{IF_MATCH, REFRESH};
 use http::request::Parts;
 use http::{Method, StatusCode};
 use hyper::body::Incoming;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use std::collections::BTreeMap;
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
@@ -27,7 +26,6 @@ use super::{
     AdminServer, AdminState, ClientOrigin, LOGIN_FORM, beside_calls_within, has_type, html,
 };
 use ::approvals::Action;
-use audit::archive::CopyStatement;
 use audit::question::Question;
 use audit::record::AuditEvent;
 use calls::labels::LabelChange;
@@ -83,13 +81,6 @@ pub(super) struct EvidenceRequest {
     question: Question,
     /// The only replica to ask: its name, its id, or a unique prefix of either.
     replica: Option<String>,
-}
-
-/// The record of a copy of a segment.
-#[derive(Debug, Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub(super) struct RecordedCopy {
-    segment: u64,
 }
 
 /// Longest wait for answers about usage and audit logs; other replicas have half of it.
@@ -438,34 +429,6 @@ impl AdminServer {
             return Err(PageError::new(StatusCode::GATEWAY_TIMEOUT, message));
         }
         Ok(AdminAnswer::json(StatusCode::OK, &reloads.counts()))
-    }
-
-    /// Records that a segment of the audit log was copied.
-    pub(super) async fn archived(
-        &self,
-        head: &Parts,
-        body: Incoming,
-        visitor: &Visitor,
-    ) -> PageResult<AdminAnswer> {
-        let what = r#"{"segment": 1, "sha256": "…", "folder": "…", "by": "…"}"#;
-        let copy: CopyStatement = self.json_body(head, body, what).await?;
-        let copy = CopyStatement { by: visitor.recorded(Some(copy.by)), ..copy };
-        let segment = copy.segment;
-        match copy.record(&self.state.audit).await {
-            Ok(()) => Ok(AdminAnswer::json(StatusCode::OK, &RecordedCopy { segment })),
-            Err(error) => Err(match error.kind() {
-                io::ErrorKind::NotFound => {
-                    let message = format!(
-                        "the log has no closed segment {segment}, or no longer; run the command again"
-                    );
-                    PageError::new(StatusCode::CONFLICT, message)
-                }
-                io::ErrorKind::InvalidData => {
-                    PageError::new(StatusCode::CONFLICT, error.to_string())
-                }
-                _ => PageError::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string()),
-            }),
-        }
     }
 
     /// Carries out a decision that a form has sent, with the entity tags of the versions on its

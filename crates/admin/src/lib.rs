@@ -290,7 +290,6 @@ impl AdminServer {
             Handler::ChangeRollout => self.change_rollout(name, head, body, visitor).await,
             Handler::Reload => self.reload(head, body, visitor).await,
             Handler::Evidence => self.evidence(head, body).await,
-            Handler::Archived => self.archived(head, body, visitor).await,
             Handler::Try => self.try_over_api(head, body, visitor, name).await,
             Handler::Complete => self.complete_over_api(head, body, visitor, name).await,
             _ => Err(PageError::not_found("document at this address")),

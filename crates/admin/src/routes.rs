@@ -39,7 +39,6 @@ pub(super) enum Handler {
     Reload,
     /// Usage and audit logs of all replicas.
     Evidence,
-    Archived,
     Try,
     Complete,
     Login(LoginStep),
@@ -115,7 +114,7 @@ const APPROVER: Option<Role> = Some(Role::Approver);
 const APPROVE: Action = Action::Approve { unseen: false, partial: false };
 
 /// A path without names comes before one that it matches, too.
-pub(super) static ROUTES: [Route; 60] = [
+pub(super) static ROUTES: [Route; 59] = [
     get("/livez", None, Handler::Livez),
     get("/readyz", None, Handler::Readyz),
     get("/metrics", VIEWER, Handler::Metrics),
@@ -130,7 +129,6 @@ pub(super) static ROUTES: [Route; 60] = [
     get("/api/v1/rollouts", VIEWER, Handler::Document(|state| ok(&rollouts::all(state)))),
     post("/api/v1/rollouts/{name}", APPROVER, Handler::ChangeRollout),
     post("/api/v1/reload", APPROVER, Handler::Reload),
-    post("/api/v1/audit/archived", TESTER, Handler::Archived),
     get("/api/v1/approvals", VIEWER, Handler::Document(approvals::answer)),
     post("/api/v1/approvals/approve", APPROVER, Handler::Decide(APPROVE)),
     post("/api/v1/approvals/reject", APPROVER, Handler::Decide(Action::Reject)),

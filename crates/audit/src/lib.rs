@@ -13,7 +13,6 @@
 #![warn(unreachable_pub)]
 
 mod segments;
-pub mod archive;
 mod checkpoint;
 pub mod digest;
 pub mod keys;

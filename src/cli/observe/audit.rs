@@ -3,7 +3,6 @@
 use std::fmt::{self, Write as _};
 use std::fs;
 use std::io::{self, Read};
-use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use crate::cli::shared::args::Verify;
@@ -11,7 +10,7 @@ use crate::cli::shared::failure::Failure;
 use crate::cli::shared::output::{print, printable};
 use audit::digest::value_digest;
 use audit::keys::{Keys, PublicKey};
-use audit::verify::{KeptCheckpoint, TrustAnchors, VerificationReport, verify_with};
+use audit::verify::{KeptCheckpoint, TrustAnchors, VerificationReport};
 use config::{Audit, Records, load_audit};
 
 /// Record numbers that are listed one by one: enough to find the calls, short enough for a
@@ -38,31 +37,23 @@ pub(crate) fn verify(args: &Verify) -> Result<(), Failure> {
     }
     let public = anchors.keys.as_ref().map(|keys| keys.public().to_string());
     let extent = if anchors.keys.is_some() { Extent::Everything } else { Extent::SignedLines };
-    let mut folders = vec![&*dir];
-    folders.extend(args.archive.iter().map(PathBuf::as_path));
-    let report = verify_with(&folders, anchors, &mut |_| ControlFlow::Continue(()));
-    let report = report.map_err(|error| cannot_read(&named(&folders), &error))?;
+    let named = dir.display().to_string();
+    let report = audit::verify::verify(&dir, anchors);
+    let report = report.map_err(|error| cannot_read(&named, &error))?;
     let verdict = VerificationResult::of(&report, extent);
-    print(&text(&named(&folders), &report, public.as_deref(), &verdict))?;
+    print(&text(&named, &report, public.as_deref(), &verdict))?;
     match verdict {
         VerificationResult::Intact | VerificationResult::SignedIntact { .. } => Ok(()),
         VerificationResult::NotIntact => {
             Err(Failure::new("the audit log is not intact: see the lines with WRONG"))
         }
         VerificationResult::Empty => {
-            let dir = named(&folders);
-            Err(Failure::new(format!("{dir} holds no audit log; name the folder of audit.path")))
+            Err(Failure::new(format!("{named} holds no audit log; name the folder of audit.path")))
         }
         VerificationResult::NotVerified => Err(Failure::new(
             "no checkpoint signs the lines of this log: verify it with its secret (--config)",
         )),
     }
-}
-
-/// The names of folders, for a sentence.
-fn named(folders: &[&Path]) -> String {
-    let names: Vec<_> = folders.iter().map(|folder| folder.display().to_string()).collect();
-    names.join(" and ")
 }
 
 /// The extent of a verification.
@@ -123,7 +114,8 @@ impl fmt::Display for VerificationResult {
 
 /// Reads the checkpoints in a file of JSON lines; other lines are skipped.
 fn checkpoints(file: &Path) -> Result<Vec<KeptCheckpoint>, Failure> {
-    let text = fs::read_to_string(file).map_err(|error| cannot_read(&named(&[file]), &error))?;
+    let text = fs::read_to_string(file)
+        .map_err(|error| cannot_read(&file.display().to_string(), &error))?;
     let checkpoints: Vec<_> = text.lines().filter_map(KeptCheckpoint::read).collect();
     if checkpoints.is_empty() {
         return Err(Failure::new(format!(
@@ -193,13 +185,6 @@ fn text(
             out,
             "records 1 to {} have left, as audit.keep_size and audit.keep_for say",
             report.removed
-        );
-    }
-    for range in &report.left {
-        let (first, last) = (range.start(), range.end());
-        let _ = writeln!(
-            out,
-            "records {first} to {last} have left, and are in no archive that is given"
         );
     }
     let _ = match report.checkpoint {

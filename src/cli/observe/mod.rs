@@ -1,6 +1,5 @@
 //! Commands that show what the gateway does and did.
 
-pub(super) mod archive;
 pub(super) mod audit;
 pub(super) mod evidence;
 pub(super) mod explain;

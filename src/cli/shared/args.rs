@@ -441,18 +441,6 @@ pub(crate) enum AuditCommand {
     /// --public-key: it verifies the order of the records and the signatures of the checkpoints.
     /// Exit code: 1 if the log is not intact.
     Verify(Verify),
-    /// Copy closed segments of the log to a folder, and record that
-    ///
-    /// Copies missing segments unchanged. Copied segments may leave the log; `audit verify
-    /// --archive` verifies log and copies together. A running gateway writes the records; where
-    /// none runs, the command does. A copy that differs is named and stays as it is, with exit code
-    /// 1.
-    Archive {
-        /// Folder for the copies; it is created if it does not exist
-        dir: PathBuf,
-        #[command(flatten)]
-        admin: AdminApi,
-    },
     /// Show calls and other events of a log
     ///
     /// Shows the calls of the last 24 hours, or since --since, with their outcomes, oldest first.
@@ -795,9 +783,6 @@ pub(crate) struct FindQuery {
 pub(crate) struct Verify {
     /// Directory of the log [default: audit.path of the configuration]
     pub(crate) dir: Option<PathBuf>,
-    /// Verify the log together with the folder of `audit archive`, which has older segments
-    #[arg(long, value_name = "DIR")]
-    pub(crate) archive: Vec<PathBuf>,
     #[command(flatten)]
     pub(crate) file: ConfigFile,
     /// Verify without the secret key, with the public key that the gateway logs when it starts

@@ -1,10 +1,10 @@
-//! A closed segment, as the records of its removal and of its copy name it.
+//! A closed segment, as the record of its removal names it.
 
 use std::io;
 use std::path::Path;
 
 use crate::record::{AuditEvent, Head};
-use crate::segments::folder::{segment_name, segment_numbers};
+use crate::segments::folder::segment_name;
 use crate::segments::recover::read_header;
 use base::seal::hex::hex;
 
@@ -23,14 +23,6 @@ impl ClosedSegment {
         let first_seq = read_header(folder, number)?.previous.seq + 1;
         let last = read_header(folder, next)?.previous;
         Ok(Self { number, first_seq, last })
-    }
-
-    /// Finds a segment of a log.
-    pub(crate) fn find(folder: &Path, number: u64) -> io::Result<Self> {
-        let numbers = segment_numbers(folder)?;
-        let at = numbers.binary_search(&number).ok();
-        let next = at.and_then(|at| numbers.get(at + 1)).ok_or(io::ErrorKind::NotFound)?;
-        Self::read(folder, number, *next)
     }
 
     /// Returns a record about the segment. It names the records and the running digest of their

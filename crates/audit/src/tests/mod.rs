@@ -1,6 +1,5 @@
 //! Tests of the log on a file system, with a clock that is handed in.
 
-mod archive;
 mod callers_write;
 mod failpoints;
 mod tampering;

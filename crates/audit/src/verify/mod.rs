@@ -4,14 +4,13 @@
 pub mod regular;
 mod verifier;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io::{self, BufReader, Read};
 use std::ops::{ControlFlow, RangeInclusive};
 use std::path::Path;
 use std::sync::Arc;
 
-use super::archive::{CopyState, copy_state};
 use super::checkpoint::Checkpoint;
 use super::keys::{Keys, PublicKey};
 use super::record::RecordLine;
@@ -70,8 +69,6 @@ pub struct VerificationReport {
     pub abandoned: u64,
     /// The last record of the segments that were removed as configured; 0 if none.
     pub removed: u64,
-    /// Records between the first and the last that were removed as configured and not archived.
-    pub left: Vec<RangeInclusive<u64>>,
     /// The size of an incomplete line at the very end, in bytes: the gateway is writing the line,
     /// or was killed meanwhile. Unless the power failed, no caller was answered before that record
     /// was complete.
@@ -130,21 +127,20 @@ impl KeptCheckpoint {
 /// # Errors
 /// When a file cannot be read.
 pub fn verify(path: &Path, anchors: TrustAnchors) -> io::Result<VerificationReport> {
-    verify_with(&[path], anchors, &mut |_| ControlFlow::Continue(()))
+    verify_with(path, anchors, &mut |_| ControlFlow::Continue(()))
 }
 
-/// Verifies a log with its archives, as [`verify`] does. A segment is read from the first folder
-/// that has it; its copies in the other folders must be equal. Reports the stored bytes that were
-/// read to `watch` every few megabytes.
+/// Verifies a log, as [`verify`] does. Reports the stored bytes that were read to `watch` every few
+/// megabytes.
 ///
 /// # Errors
 /// When a file cannot be read; and once `watch` has broken off.
 pub fn verify_with(
-    folders: &[&Path],
+    path: &Path,
     anchors: TrustAnchors,
     watch: &mut dyn FnMut(u64) -> ControlFlow<()>,
 ) -> io::Result<VerificationReport> {
-    verify_selected(folders, None, anchors, watch)
+    verify_selected(path, None, anchors, watch)
 }
 
 /// Verifies some segments of a log; the content of the others stays unknown.
@@ -154,18 +150,18 @@ fn verify_part(
     anchors: TrustAnchors,
     watch: &mut dyn FnMut(u64) -> ControlFlow<()>,
 ) -> io::Result<VerificationReport> {
-    verify_selected(&[path], Some(selected), anchors, watch)
+    verify_selected(path, Some(selected), anchors, watch)
 }
 
 fn verify_selected(
-    folders: &[&Path],
+    path: &Path,
     selected: Option<&BTreeSet<u64>>,
     mut anchors: TrustAnchors,
     watch: &mut dyn FnMut(u64) -> ControlFlow<()>,
 ) -> io::Result<VerificationReport> {
     loop {
-        let segments = listed(folders)?;
-        let part = SegmentsInOrder { folders, segments: &segments, selected };
+        let segments = segment_numbers(path)?;
+        let part = SegmentsInOrder { path, segments: &segments, selected };
         match part.verify(anchors, watch)? {
             VerificationPass::Done(report) => return Ok(*report),
             VerificationPass::SegmentRemoved(again) => anchors = *again,
@@ -173,20 +169,12 @@ fn verify_selected(
     }
 }
 
-/// Returns the segments of several folders, each with the first folder that has it.
-fn listed<'a>(folders: &[&'a Path]) -> io::Result<BTreeMap<u64, &'a Path>> {
-    let mut segments = BTreeMap::new();
-    for folder in folders.iter().rev() {
-        segments.extend(segment_numbers(folder)?.into_iter().map(|number| (number, *folder)));
-    }
-    Ok(segments)
-}
-
 /// The segments that a pass goes through.
 struct SegmentsInOrder<'a> {
-    folders: &'a [&'a Path],
-    /// All listed segments, with their folders.
-    segments: &'a BTreeMap<u64, &'a Path>,
+    /// The folder of the log.
+    path: &'a Path,
+    /// The numbers of all listed segments, oldest first.
+    segments: &'a [u64],
     /// The segments to read; `None` for all.
     selected: Option<&'a BTreeSet<u64>>,
 }
@@ -209,7 +197,7 @@ impl SegmentsInOrder<'_> {
         anchors: TrustAnchors,
         watch: &mut dyn FnMut(u64) -> ControlFlow<()>,
     ) -> io::Result<VerificationPass> {
-        let numbers: Vec<u64> = self.segments.keys().copied().collect();
+        let numbers = self.segments;
         let mut done = 0;
         let mut verifier = Verifier::new(anchors);
         // Each segment is opened once: for its header, which gives the end of the segment before.
@@ -232,7 +220,7 @@ impl SegmentsInOrder<'_> {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     tell(watch, done)?;
                     // A listed name may be a dangling link.
-                    let is_removed = !segment_numbers(self.segments[&number])?.contains(&number);
+                    let is_removed = !segment_numbers(self.path)?.contains(&number);
                     if is_removed && self.selected.is_some() {
                         continue;
                     }
@@ -259,7 +247,7 @@ impl SegmentsInOrder<'_> {
         Ok(VerificationPass::Done(Box::new(report)))
     }
 
-    /// Reads one segment, and compares its copies.
+    /// Reads one segment.
     fn read(
         &self,
         number: u64,
@@ -279,33 +267,17 @@ impl SegmentsInOrder<'_> {
             }
             read => read?,
         }
-        self.compare_copies(number, verifier)
+        Ok(())
     }
 
     fn open(&self, number: u64) -> io::Result<SegmentReader> {
-        SegmentReader::open(self.segments[&number], number)
+        SegmentReader::open(self.path, number)
     }
 
     /// Returns the size of a segment as it is stored, in bytes.
     fn stored(&self, number: u64) -> u64 {
-        let metadata = segment_metadata(self.segments[&number], number);
+        let metadata = segment_metadata(self.path, number);
         metadata.map_or(0, |metadata| metadata.length)
-    }
-
-    /// Compares a segment with its copies in the other folders.
-    fn compare_copies(&self, number: u64, verifier: &mut Verifier) -> io::Result<()> {
-        let folder = self.segments[&number];
-        for archive in self.folders.iter().filter(|archive| **archive != folder) {
-            match copy_state(folder, archive, number) {
-                Ok(CopyState::Missing | CopyState::Complete) => {}
-                Ok(CopyState::Incomplete | CopyState::Different) => {
-                    verifier.different_copy(archive);
-                }
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
     }
 }
 
@@ -375,7 +347,7 @@ mod tests {
             told.push(done);
             ControlFlow::Continue(())
         };
-        verify_with(&[folder.path()], TrustAnchors::default(), watch).unwrap();
+        verify_with(folder.path(), TrustAnchors::default(), watch).unwrap();
         assert_eq!(told.last(), Some(&30_000_000));
         assert!(told.len() > 5 && told.is_sorted());
         let mut asked = 0;
@@ -383,7 +355,7 @@ mod tests {
             asked += 1;
             ControlFlow::Break(())
         };
-        assert!(verify_with(&[folder.path()], TrustAnchors::default(), stop).is_err());
+        assert!(verify_with(folder.path(), TrustAnchors::default(), stop).is_err());
         assert_eq!(asked, 1);
     }
 }

@@ -1,15 +1,14 @@
 //! The verifier, which reads a log line by line.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::io::{self, BufRead, Read};
 use std::ops::{Range, RangeInclusive};
-use std::path::Path;
 
 use super::{KeptCheckpoint, MAX_MISTAKES, TrustAnchors, VerificationReport, Violation};
 use crate::checkpoint::{Checkpoint, LogDigests, Statement};
 use crate::keys::{Digest, Mac};
 use crate::record::{Head, MAX_LINE, RecordLine, next_digest};
-use crate::segments::folder::{segment_name, segment_number};
+use crate::segments::folder::segment_number;
 use crate::segments::header::SegmentHeader;
 
 /// The segment after the one that is verified.
@@ -45,8 +44,6 @@ pub(super) struct Verifier {
     /// The last record that `segment_removed` names, among all lines and among the signed lines.
     removed: u64,
     removed_signed: u64,
-    /// The segments that `segment_archived` names.
-    archived: BTreeSet<u64>,
     /// Segments that were not read between others that were.
     gaps: Vec<SegmentGap>,
 }
@@ -90,7 +87,6 @@ impl Verifier {
             has_own_checkpoint: false,
             removed: 0,
             removed_signed: 0,
-            archived: BTreeSet::new(),
             gaps: Vec::new(),
         }
     }
@@ -159,11 +155,6 @@ impl Verifier {
         name.clone_into(&mut self.name);
         let after = self.head.map(|head| head.seq + 1);
         self.report_mistake(after, error.to_string());
-    }
-
-    /// Reports a copy of the present segment whose content differs.
-    pub(crate) fn different_copy(&mut self, archive: &Path) {
-        self.report_mistake(None, format!("its copy in {} differs", archive.display()));
     }
 
     /// Verifies a line of an abandoned segment beyond its counted length: it must continue the hash
@@ -313,8 +304,6 @@ impl Verifier {
             let _ = call().and_then(|call| self.open.remove(&call));
         } else if line.is("segment_removed") {
             self.removed = line.number("last_seq").unwrap_or_default();
-        } else if line.is("segment_archived") {
-            self.archived.extend(line.string("name").and_then(|name| segment_number(&name)));
         } else if line.is("checkpoint") {
             self.checkpoint(line, seq, before);
         }
@@ -394,14 +383,9 @@ impl Verifier {
         if first > removed + 1 {
             self.missing_records(&(removed + 1..=first - 1));
         }
-        for SegmentGap { numbers, records } in std::mem::take(&mut self.gaps) {
+        for SegmentGap { records, .. } in std::mem::take(&mut self.gaps) {
             if *records.end() > removed {
                 self.missing_records(&records);
-            } else if let Some(number) = self.archived.range(numbers).next() {
-                let what = format!("{} was archived, and is in no folder", segment_name(*number));
-                self.report_mistake(Some(*records.start()), what);
-            } else {
-                self.report.left.push(records);
             }
         }
         let checkpoints = std::mem::take(&mut self.anchors.checkpoints);
@@ -418,10 +402,10 @@ impl Verifier {
 
     /// Completes the report on some of the segments that are `listed`; the content of the others is
     /// unknown.
-    pub(crate) fn finish_part(mut self, listed: &BTreeMap<u64, &Path>) -> VerificationReport {
+    pub(crate) fn finish_part(mut self, listed: &[u64]) -> VerificationReport {
         self.name = String::new();
         for SegmentGap { numbers, records } in std::mem::take(&mut self.gaps) {
-            if !numbers.clone().all(|number| listed.contains_key(&number)) {
+            if !numbers.clone().all(|number| listed.binary_search(&number).is_ok()) {
                 self.missing_records(&records);
             }
         }

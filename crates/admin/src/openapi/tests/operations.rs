@@ -7,9 +7,7 @@ use serde_json::json;
 use super::operation::{Operation, response};
 use super::schemas::Schemas;
 use crate::accounts::{AccountsDocument, RevocationRequest, RevokedAccounts};
-use crate::actions::{
-    CompletionRequest, EvidenceRequest, RecordedCopy, ReloadRequest, TrialRequest,
-};
+use crate::actions::{CompletionRequest, EvidenceRequest, ReloadRequest, TrialRequest};
 use crate::approvals::{ApprovalList, Decided, DecisionRequest, ExaminedApproval};
 use crate::documents::{
     CatalogDocument, Liveness, Readiness, ReloadCounts, Replicas, Status, UpstreamsDocument,
@@ -18,7 +16,6 @@ use crate::labels::{Labels, MoveRequest, RemovalRequest};
 use crate::pages::trial::{Completion, Trial};
 use crate::rollouts::{ChangedRollout, RolloutsDocument};
 use crate::routes::Route;
-use audit::archive::CopyStatement;
 use audit::question::Answers;
 use calls::labels::MovedLabel;
 use calls::rollout_changes::RolloutRequest;
@@ -81,20 +78,6 @@ fn of_gateway(path: &str, schemas: &mut Schemas) -> Operation {
             let late = response(late, &schemas.failure());
             let summary = "Reads the configuration file again, and waits for the outcome.";
             action::<ReloadRequest, ReloadCounts>(summary, "The outcome.", schemas).or(504, late)
-        }
-        "/audit/archived" => {
-            let failure = schemas.failure();
-            let operation = action::<CopyStatement, RecordedCopy>(
-                "Records that a closed segment of the audit log was copied, as `promptgate audit \
-                 archive` does, once the digest has proven to be that of the segment.",
-                "It is on record.",
-                schemas,
-            );
-            let conflict = "The segment has left, is not closed, or differs.";
-            let conflict = response(conflict, &failure);
-            operation
-                .or(409, conflict)
-                .or(503, response("The audit log cannot be written.", &failure))
         }
         _ => panic!("{path} has no description"),
     }
