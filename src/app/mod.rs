@@ -21,6 +21,7 @@ use admin::{self, AdminServer, Reloads};
 use approvals::Approvals;
 use approvals::notify::keep_notifying;
 use audit::Audit;
+use audit::export::Destination;
 use audit::question::Evidence;
 use audit::record::AuditEvent;
 use audit::usage::GatewayUsage;
@@ -31,7 +32,7 @@ use base::seal::Sealer;
 use calls::{Router, UpstreamDeps, UpstreamStatus};
 use cluster::{ClusterMember, SharedLogins};
 use config::lock::NO_FILE;
-use config::{ClientProof, Config, Tls, TokenCredential};
+use config::{ClientProof, Config, TelemetrySettings, Tls, TokenCredential};
 use domain::calls::fair_share::Share;
 use domain::protocol::server_request::ClientCapabilities;
 use edition::{Edition, seal_keys};
@@ -121,6 +122,9 @@ impl App {
         let regular_verification = Arc::<RegularVerification>::default();
         let verifying = regular_verification.clone().run(audit.clone(), stop.clone());
         supervisor.supervise("regular_verification", verifying);
+        audit.export().configure(export_destination(&config));
+        let exporting = audit.export().clone().run(audit.clone(), stop.clone());
+        supervisor.supervise("audit_export", exporting);
         let upstream_deps = UpstreamDeps::new(audit.clone(), telemetry.clone(), supervisor.clone());
         let upstream_deps = UpstreamDeps { logins, ..upstream_deps };
         let drain = shutdown.drain.clone();
@@ -459,6 +463,13 @@ fn warn_about_chosen_issuers(config: &Config) {
             );
         }
     }
+}
+
+/// Returns the collector of the audit log of a configuration.
+fn export_destination(config: &Config) -> Option<Destination> {
+    let export = config.audit.as_ref()?.export.clone()?;
+    let TelemetrySettings { proxies, service_name, .. } = &config.telemetry;
+    Some(Destination { config: export, proxies: proxies.clone(), service: service_name.clone() })
 }
 
 /// Returns the audit event of a configuration: its digest, and how it restricts callers.

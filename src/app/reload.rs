@@ -12,7 +12,7 @@ use tracing::{error, info, warn};
 
 use super::config_watcher::{ConfigWatcher, Polled, RejectionReason, Step, Wake};
 use super::edition::Edition;
-use super::{App, Listening, config_event, disable_sharing, warn_about_config};
+use super::{App, Listening, config_event, disable_sharing, export_destination, warn_about_config};
 use audit::LogChange;
 use audit::record::AuditEvent;
 use base::platform::disk::{self, Metadata};
@@ -193,6 +193,7 @@ impl App {
         }
         // The new edition records in the log that is current when it is built.
         self.audit.apply(log, config.audit.as_ref(), &change);
+        self.audit.export().configure(export_destination(&config));
         let (edition, serves) = before.renew(config).await.map_err(|error| error.to_string())?;
         let edition = Arc::new(edition);
         let config = &edition.config;

@@ -274,6 +274,7 @@ pub(crate) fn writer_settings(config: &config::Audit) -> WriterSettings {
             segment_age: config.segment_age,
             keep_size: config.keep_size,
             keep_for: config.keep_for,
+            export_reserve: config.export.as_ref().map(|export| export.reserve),
             refuses_when_full: config.on_full == config::OnAuditFull::Refuse,
             checkpoint_records: config.checkpoint_records,
             checkpoint_every: config.checkpoint_every,

@@ -15,6 +15,7 @@
 mod segments;
 mod checkpoint;
 pub mod digest;
+pub mod export;
 pub mod keys;
 mod ledger;
 mod log;
@@ -43,7 +44,8 @@ use std::time::Duration;
 use arc_swap::ArcSwapOption;
 use tokio::time::Instant;
 
-use base::platform::disk;
+use base::platform::{disk, wall_clock};
+use export::{AuditExport, ExportStatus};
 use queue::Queue;
 use record::AuditEvent;
 
@@ -63,6 +65,7 @@ struct AuditState {
     /// the log is replaced.
     calls: AtomicU64,
     folder_use: FolderUse,
+    export: Arc<AuditExport>,
 }
 
 /// Whether the folder of the log is for one gateway.
@@ -223,6 +226,18 @@ impl Audit {
     /// Returns how long the oldest waiting record has waited; zero without waiting records.
     pub fn lag(&self) -> Duration {
         self.0.ledger.load().as_ref().and_then(|ledger| ledger.lag()).unwrap_or_default()
+    }
+
+    /// Returns the export of the log.
+    pub fn export(&self) -> &Arc<AuditExport> {
+        &self.0.export
+    }
+
+    /// Returns the state of the export; `None` without an export.
+    pub fn export_status(&self) -> Option<ExportStatus> {
+        let ledger = self.ledger()?;
+        let synced = ledger.queue().progress().synced.load(Ordering::Acquire);
+        self.0.export.status(synced, wall_clock())
     }
 
     /// Records an event without waiting until it is written. The record precedes all later records.

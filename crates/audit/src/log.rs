@@ -60,6 +60,8 @@ pub(crate) struct LogSettings {
     pub keep_size: u64,
     /// The age at which closed segments leave.
     pub keep_for: Duration,
+    /// Bytes beyond `keep_size` for segments that wait for the export; `None` without an export.
+    pub export_reserve: Option<u64>,
     /// Whether records are refused at `keep_size`; else the oldest closed segments leave.
     pub refuses_when_full: bool,
     /// Records after which a checkpoint is due.
@@ -359,6 +361,11 @@ impl Log {
     pub(crate) fn fill_percent(&self) -> u64 {
         let LogSettings { keep_size, refuses_when_full, .. } = self.settings;
         if refuses_when_full { self.total.saturating_mul(100) / keep_size.max(1) } else { 0 }
+    }
+
+    /// Returns the last record that is known to be on the disk.
+    pub(super) fn synced(&self) -> u64 {
+        self.durable.head.seq
     }
 
     /// Returns the folder of the log.

@@ -11,6 +11,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -32,6 +33,17 @@ pub(super) struct Queue {
     work: Condvar,
     /// Wakes the threads that wait until the log has ended.
     end: Condvar,
+    progress: ExportProgress,
+}
+
+/// The positions by which the writer and the export of a log wait for each other.
+#[derive(Debug, Default)]
+pub(super) struct ExportProgress {
+    /// The last record that is known to be on the disk: no later record is exported, since a power
+    /// failure could replace it by a different one.
+    pub synced: AtomicU64,
+    /// The oldest segment that is not exported as a whole.
+    pub unexported: AtomicU64,
 }
 
 /// The right to write the log.
@@ -213,7 +225,13 @@ impl Queue {
             sync_outcome: None,
             thread_waits: false,
         };
-        Self { state: Mutex::new(state), work: Condvar::default(), end: Condvar::default() }
+        let progress = ExportProgress::default();
+        Self {
+            state: Mutex::new(state),
+            work: Condvar::default(),
+            end: Condvar::default(),
+            progress,
+        }
     }
 
     /// Returns the bytes of the waiting records, and the `up` stamp of the oldest one, which the
@@ -234,6 +252,11 @@ impl Queue {
         let state = self.lock();
         let LogSettings { keep_size, refuses_when_full, .. } = state.settings.log;
         (state.size, refuses_when_full.then_some(keep_size))
+    }
+
+    /// Returns the positions of the export.
+    pub(super) fn progress(&self) -> &ExportProgress {
+        &self.progress
     }
 
     /// Takes over the size of all segments.
@@ -691,6 +714,7 @@ mod tests {
             segment_age: NEVER,
             keep_size: 1,
             keep_for: NEVER,
+            export_reserve: None,
             refuses_when_full: true,
             checkpoint_records: 1,
             checkpoint_every: NEVER,

@@ -284,6 +284,11 @@ impl<'a> RecordLine<'a> {
         Some(self.json.get(name)?.as_str()?.into_owned())
     }
 
+    /// Returns the wall-clock time of the line.
+    pub(crate) fn time(&self) -> Option<SystemTime> {
+        humantime::parse_rfc3339(&self.string("time")?).ok()
+    }
+
     /// Whether the line is a record of this event.
     pub(crate) fn is(&self, event: &str) -> bool {
         self.json.get("event").is_some_and(|e| e.is(event))

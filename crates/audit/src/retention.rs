@@ -20,6 +20,15 @@ pub(super) struct Retention {
     error: Option<String>,
     /// Since when the oldest segment is beyond `keep_for`, as an `up` stamp.
     old_since: Option<Duration>,
+    /// Whether segments beyond `keep_size` wait for the export, as it was logged.
+    waits: bool,
+}
+
+/// A segment that must leave.
+#[derive(Debug, Eq, PartialEq)]
+pub(super) struct Surplus {
+    pub segment: ClosedSegment,
+    pub is_exported: bool,
 }
 
 /// The time for which a segment must stay too old: a clock that is wrong briefly removes nothing.
@@ -30,16 +39,32 @@ impl Retention {
     /// signature before the file is removed, so that an auditor without the secret can believe it.
     /// A segment that cannot be removed stays, and is tried again at the next call: records can be
     /// written all the same.
-    pub(super) fn remove_surplus(&mut self, log: &mut Log, now: Stamp) -> io::Result<()> {
+    /// Segments from `unexported` on wait for the export, within its reserve.
+    pub(super) fn remove_surplus(
+        &mut self,
+        log: &mut Log,
+        unexported: u64,
+        now: Stamp,
+    ) -> io::Result<()> {
         loop {
-            let surplus = match self.oldest_surplus(log, now) {
+            let surplus = match self.oldest_surplus(log, unexported, now) {
                 Ok(Some(surplus)) => surplus,
                 Ok(None) => break self.error = None,
                 Err(error) => break self.warn(log, &error),
             };
-            let ClosedSegment { number, .. } = surplus;
+            let Surplus { segment, is_exported } = surplus;
+            let ClosedSegment { number, .. } = segment;
             if self.recorded != Some(number) {
-                log.append(std::iter::once((&surplus.event("segment_removed"), now)), now)?;
+                let mut event = segment.event("segment_removed");
+                if !is_exported {
+                    event = event.json("exported", "false");
+                    warn!(
+                        path = %log.path().display(),
+                        segment = number,
+                        "an audit segment is removed that the collector has not accepted"
+                    );
+                }
+                log.append(std::iter::once((&event, now)), now)?;
                 log.sign(now)?;
                 log.sync(now)?;
                 self.recorded = Some(number);
@@ -52,12 +77,14 @@ impl Retention {
     }
 
     /// Returns the oldest closed segment, if it must leave: beyond `keep_size`, with room for the
-    /// segment that is written, or beyond `keep_for`.
+    /// segment that is written, or beyond `keep_for`. If it is not exported, it stays until the
+    /// reserve of the export is used up, too.
     pub(super) fn oldest_surplus(
         &mut self,
         log: &Log,
+        unexported: u64,
         now: Stamp,
-    ) -> io::Result<Option<ClosedSegment>> {
+    ) -> io::Result<Option<Surplus>> {
         let settings = log.settings();
         let room = settings.keep_size - settings.closing_size();
         let is_full = !settings.refuses_when_full && log.size() > room;
@@ -65,10 +92,25 @@ impl Retention {
             return Ok(None);
         };
         if !self.is_too_old(log, number, second, now) && !is_full {
+            self.waits = false;
+            return Ok(None);
+        }
+        let reserve = settings.export_reserve.filter(|_| number >= unexported);
+        if let Some(reserve) = reserve
+            && (settings.refuses_when_full || log.size() <= room.saturating_add(reserve))
+        {
+            if !std::mem::replace(&mut self.waits, true) {
+                warn!(
+                    path = %log.path().display(),
+                    reserve,
+                    "old audit segments are kept, since the collector has not accepted them"
+                );
+            }
             return Ok(None);
         }
         // The header of a later segment would claim that those between were removed, too.
-        ClosedSegment::read(log.path(), number, second).map(Some)
+        let segment = ClosedSegment::read(log.path(), number, second)?;
+        Ok(Some(Surplus { segment, is_exported: reserve.is_none() }))
     }
 
     /// Whether the oldest segment is beyond `keep_for`, by the time of its file and by that of the

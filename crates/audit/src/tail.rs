@@ -2,6 +2,7 @@
 //! and checks no keys: [`verify`](super::verify) does that.
 
 use std::io::{self, Read, Seek, SeekFrom};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -63,9 +64,21 @@ impl Tail {
     /// bytes are read. Returns whether the end was reached. An incomplete line at the end is read
     /// once it is complete. A segment that was removed or truncated meanwhile is skipped.
     pub(crate) fn read(&mut self, limit: usize, mut each: impl FnMut(&[u8])) -> io::Result<bool> {
+        self.read_while(limit, |line| {
+            each(line);
+            ControlFlow::Continue(())
+        })
+    }
+
+    /// Like [`Tail::read`], until `each` breaks off: that line is the next one then.
+    pub(crate) fn read_while(
+        &mut self,
+        limit: usize,
+        mut each: impl FnMut(&[u8]) -> ControlFlow<()>,
+    ) -> io::Result<bool> {
         let mut left = limit;
         while left > 0 {
-            let read = self.read_part(&mut each)?;
+            let ControlFlow::Continue(read) = self.read_part(&mut each)? else { return Ok(false) };
             if read > 0 {
                 left = left.saturating_sub(read);
                 continue;
@@ -75,7 +88,8 @@ impl Tail {
             };
             // The writer has finished a segment before the next one exists, so the rest of the
             // present segment is read first.
-            if self.read_part(&mut each)? == 0 {
+            let ControlFlow::Continue(read) = self.read_part(&mut each)? else { return Ok(false) };
+            if read == 0 {
                 self.position = Position { segment: next, offset: 0 };
             }
         }
@@ -83,10 +97,13 @@ impl Tail {
     }
 
     /// Reads lines of the present segment; returns their bytes, 0 at its end.
-    fn read_part(&mut self, each: &mut impl FnMut(&[u8])) -> io::Result<usize> {
+    fn read_part(
+        &mut self,
+        each: &mut impl FnMut(&[u8]) -> ControlFlow<()>,
+    ) -> io::Result<ControlFlow<(), usize>> {
         let Position { segment, offset } = self.position;
         let Some(file) = self.open(segment)? else {
-            return Ok(0);
+            return Ok(ControlFlow::Continue(0));
         };
         let mut part = vec![0; READ];
         file.seek(SeekFrom::Start(offset))?;
@@ -98,11 +115,17 @@ impl Tail {
             None if length > MAX_LINE => length,
             None => 0,
         };
-        for line in part[..complete].split(|&byte| byte == b'\n').filter(|line| !line.is_empty()) {
-            each(line);
+        let mut read = 0;
+        for line in part[..complete].split_inclusive(|&byte| byte == b'\n') {
+            let text = line.strip_suffix(b"\n").unwrap_or(line);
+            if !text.is_empty() && each(text).is_break() {
+                self.position.offset += read as u64;
+                return Ok(ControlFlow::Break(()));
+            }
+            read += line.len();
         }
         self.position.offset += complete as u64;
-        Ok(complete)
+        Ok(ControlFlow::Continue(complete))
     }
 
     fn open(&mut self, segment: u64) -> io::Result<Option<&mut SegmentReader>> {

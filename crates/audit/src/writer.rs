@@ -4,6 +4,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tracing::{debug, error, info, warn};
@@ -90,6 +91,7 @@ impl LogWriter {
 
     /// Starts the sync thread.
     pub(super) fn start(&mut self) {
+        self.report_synced();
         let started = self.restart_sync_thread();
         self.go_down_on_error(started, (self.clock)());
     }
@@ -117,8 +119,13 @@ impl LogWriter {
             self.tick(now);
         }
         self.maintain(now);
+        self.report_synced();
         // A log that drains is retried as long as the gateway runs.
         closing || (self.draining && self.outage.is_none())
+    }
+
+    fn report_synced(&self) {
+        self.queue.progress().synced.store(self.log.synced(), Ordering::Release);
     }
 
     /// Writes records on the thread of a caller. On failure the records return to the queue.
@@ -291,7 +298,8 @@ impl LogWriter {
         self.compressor.compress_before(self.log.path(), self.log.number());
         self.retry(now);
         if self.outage.is_none() && !self.log.is_syncing() {
-            let outcome = self.retention.remove_surplus(&mut self.log, now);
+            let unexported = self.queue.progress().unexported.load(Ordering::Acquire);
+            let outcome = self.retention.remove_surplus(&mut self.log, unexported, now);
             self.go_down_on_error(outcome, now);
         }
     }

@@ -4,8 +4,13 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::reader::{MILLISECOND, Section, secs, table};
+use http::HeaderName;
+
+use super::reader::secret::Secret;
+use super::reader::{MILLISECOND, Section, optional, secs, table};
 use super::server::views::globs;
+use super::telemetry::{COLLECTOR_RULE, collector};
+use super::upstream::credential::extra_headers;
 pub(crate) use base::platform::disk::{self, OpenOptions, Readers};
 use base::platform::platform;
 use base::seal::AuditKey;
@@ -68,6 +73,32 @@ table! {
         /// Patterns of public names: prompts whose argument values may be written in plain text.
         #[default = []] #[example = ["library__*"]]
         pub raw_arguments: Vec<Glob> = globs(section, key).unwrap_or_default();
+        /// The export of all records to a collector; none without `endpoint`.
+        pub export: Option<AuditExport> = export(section.section(key));
+    }
+}
+
+table! {
+    /// `audit.export`: every record is sent to an OpenTelemetry collector.
+    #[derive(Clone, Debug, Eq, PartialEq)]
+    pub struct AuditExport(section, key) -> Option {
+        /// Base URL of an OpenTelemetry collector (OTLP over HTTP, protobuf) that gets every record
+        /// of the log, at `/v1/logs`. Proxies are those of `[net]`. `""`: nothing is exported.
+        #[default = ""] #[example = "https://collector.example.com:4318"]
+        required pub endpoint: String =
+            section.parsed(key, COLLECTOR_RULE, |text| optional(text, collector)).flatten();
+        /// Headers of each request.
+        #[example = { Authorization = { file = "collector-token" } }]
+        pub headers: Vec<(HeaderName, Secret)> = extra_headers(section);
+        /// Records of one request, at most; a request also ends at 1 MiB.
+        pub batch: usize = section.count(key, 1_000, 1..=10_000);
+        /// Time between two requests while fewer records than a batch wait.
+        pub interval: Duration = section.duration(key, secs(1), MILLISECOND);
+        /// Time until a request counts as failed. A failed request is repeated without end.
+        pub timeout: Duration = section.duration(key, secs(10), MILLISECOND);
+        /// Size by which the log may exceed `keep_size` while its oldest segments wait for the
+        /// collector; with `on_full = "remove"` they then leave unexported.
+        pub reserve: u64 = section.size(key, 1 << 30, 0..=1 << 50) as u64;
     }
 }
 
@@ -205,6 +236,20 @@ table! {
     }
 }
 
+/// Reads `audit.export`; `None` without an endpoint, which other keys require.
+fn export(mut section: Section<'_>) -> Option<AuditExport> {
+    let needs_endpoint = !section.has("endpoint")
+        && ["headers", "batch", "interval", "timeout", "reserve"]
+            .iter()
+            .any(|key| section.has(key));
+    let export = AuditExport::read_keys(&mut section);
+    if needs_endpoint {
+        section.mistake("endpoint", format!("is required: {COLLECTOR_RULE}"));
+    }
+    section.finish();
+    export
+}
+
 fn configured_key(section: &mut Section<'_>, name: &'static str) -> Option<AuditKey> {
     let text = section.secret_or_variable(name, KEY_VARIABLE)?;
     let key = AuditKey::parse(text.expose());
@@ -249,6 +294,7 @@ mod tests {
             on_full: OnAuditFull::Remove,
             verify_every: DAY,
             raw_arguments: Vec::new(),
+            export: None,
         };
         assert_eq!(audit, expected);
         assert_eq!(parse("[audit]\npath = \"\"\n", Path::new("")).unwrap().audit, None);
@@ -258,6 +304,9 @@ mod tests {
     fn k1_mistakes_in_audit_are_reported() {
         let mistake = |text: &str| parse(&format!("[audit]\n{text}\n"), Path::new("")).unwrap_err();
         assert!(mistake("key = { value = \"AAAA\" }").contains("g:2: audit.key: is not base64"));
+        let endpoint = mistake("export = { endpoint = \"grpc://c\" }");
+        assert!(endpoint.contains("audit.export.endpoint: must be"), "{endpoint}");
+        assert!(mistake("export = { batch = 5 }").contains("audit.export.endpoint: is required"));
         assert!(mistake("keep_for = \"1h\"").contains("audit.keep_for: must be"));
         assert!(
             mistake("checkpoint = { seconds = 1 }").contains("audit.checkpoint.seconds: unknown")

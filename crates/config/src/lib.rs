@@ -44,7 +44,7 @@ pub use access::Access;
 pub use addresses::Addresses;
 pub use admin::{Admin, Oidc, Usage};
 pub use approvals::ApprovalRules;
-pub use audit::{Audit, Durability, OnAuditFailure, OnAuditFull};
+pub use audit::{Audit, AuditExport, Durability, OnAuditFailure, OnAuditFull};
 pub use auth::jwt::{Jwt, is_https_or_loopback};
 pub use auth::{ApiKey, Auth, Certificate, Identity};
 pub use cluster::{Cluster, OnMissing, OnStoreFailure, SharedLimits, StoreCredential, StoreServer};

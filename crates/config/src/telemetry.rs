@@ -60,7 +60,7 @@ const FORMATS: [(&str, LogFormat); 3] =
 
 const FILTER_RULE: &str = "a filter such as \"info\" or \"promptgate=debug,info\"";
 
-const COLLECTOR_RULE: &str =
+pub(super) const COLLECTOR_RULE: &str =
     "\"\" or the base URL of a collector with http or https, such as \"http://127.0.0.1:4318\"";
 
 fn filter(text: &str) -> Option<String> {
@@ -76,7 +76,7 @@ fn exported_to(section: &Section<'_>, configured: Option<Option<String>>) -> Opt
     configured.unwrap_or_else(from_variable).filter(|_| !is_off)
 }
 
-fn collector(text: &str) -> Option<String> {
+pub(super) fn collector(text: &str) -> Option<String> {
     let url: Uri = text.parse().ok()?;
     let is_http = matches!(url.scheme_str(), Some("http" | "https")) && url.host().is_some();
     let base = text.trim_end_matches('/');

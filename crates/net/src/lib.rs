@@ -13,7 +13,10 @@ pub mod issuer;
 pub mod jwks;
 pub mod origin;
 pub mod proxy;
+mod retry_after;
 pub mod tls;
+
+pub use retry_after::retry_after;
 
 /// Returns the text of the innermost error: "Connection refused" rather than "client error
 /// (Connect)".

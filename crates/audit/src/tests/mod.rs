@@ -30,6 +30,7 @@ fn settings() -> LogSettings {
         segment_age: Duration::from_secs(3600),
         keep_size: 1 << 30,
         keep_for: Duration::from_secs(1 << 40),
+        export_reserve: None,
         refuses_when_full: false,
         checkpoint_records: 1000,
         checkpoint_every: Duration::from_secs(60),
@@ -146,16 +147,17 @@ fn old_segments_are_removed_as_configured_and_the_removal_is_recorded() {
     let path = folder.path().join("audit");
     sample(&path);
     let (mut log, _) = open(&path);
-    assert_eq!(Retention::default().oldest_surplus(&log, at(0)).unwrap(), None);
+    assert_eq!(Retention::default().oldest_surplus(&log, 0, at(0)).unwrap(), None);
     // A byte too much, beside the room for the segment that is written.
     log.reconfigure(LogSettings { keep_size: (log.size() - 1) * 8 / 7, ..settings() });
-    let surplus = Retention::default().oldest_surplus(&log, at(0)).unwrap().unwrap();
+    let surplus = Retention::default().oldest_surplus(&log, 0, at(0)).unwrap().unwrap();
+    let surplus = surplus.segment;
     assert_eq!((surplus.number, surplus.first_seq, surplus.last.seq), (1, 1, 11));
     let event = surplus.event("segment_removed");
     log.append(std::iter::once((&event, at(1))), at(1)).unwrap();
     log.remove(surplus.number).unwrap();
     log.sync(at(2)).unwrap();
-    assert_eq!(Retention::default().oldest_surplus(&log, at(0)).unwrap(), None);
+    assert_eq!(Retention::default().oldest_surplus(&log, 0, at(0)).unwrap(), None);
     let mistakes = check_without_secret(&path, Vec::new()).mistakes;
     assert!(mistakes[0].what.contains("the records 1 to 11 are missing"), "f13: {mistakes:?}");
     log.sign(at(3)).unwrap();
@@ -164,6 +166,27 @@ fn old_segments_are_removed_as_configured_and_the_removal_is_recorded() {
         assert!(report.mistakes.is_empty(), "{:?}", report.mistakes);
         assert_eq!((report.first, report.removed), (12, 11));
     }
+}
+
+#[test]
+fn a_segment_that_is_not_exported_stays_until_the_reserve_is_used_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("audit");
+    sample(&path);
+    let (mut log, _) = open(&path);
+    let keep_size = (log.size() - 1) * 8 / 7;
+    let room = keep_size - keep_size / 8;
+    let mut leaving = |reserve, unexported, refuses_when_full| {
+        let export_reserve = Some(reserve);
+        let settings = LogSettings { keep_size, export_reserve, refuses_when_full, ..settings() };
+        log.reconfigure(settings);
+        let surplus = Retention::default().oldest_surplus(&log, unexported, at(0)).unwrap();
+        surplus.map(|surplus| (surplus.segment.number, surplus.is_exported))
+    };
+    assert_eq!(leaving(1 << 20, 1, false), None, "its lines are not exported yet");
+    assert_eq!(leaving(1 << 20, 2, false), Some((1, true)));
+    assert_eq!(leaving(0, 1, false), Some((1, false)), "{room} are exceeded, with the reserve");
+    assert_eq!(leaving(0, 1, true), None, "the log refuses records instead");
 }
 
 #[test]
@@ -181,7 +204,7 @@ fn a_segment_leaves_at_its_age_whatever_room_there_is() {
     let mut retention = Retention::default();
     let mut leaving = |wall: u64, up: u64| {
         let now = Stamp { up: Duration::from_secs(up), ..at(wall) };
-        retention.oldest_surplus(&log, now).unwrap().map(|closed| closed.number)
+        retention.oldest_surplus(&log, 0, now).unwrap().map(|surplus| surplus.segment.number)
     };
     written(100);
     assert_eq!([leaving(86_500, 0), leaving(86_500, 9_999)], [None, None]);
@@ -203,7 +226,7 @@ fn no_setting_lets_the_segment_that_is_written_leave() {
     let (mut log, _) = open(folder.path());
     append(&mut log, 1).unwrap();
     log.reconfigure(LogSettings { keep_size: 1, keep_for: Duration::ZERO, ..settings() });
-    assert_eq!(Retention::default().oldest_surplus(&log, at(1 << 40)).unwrap(), None);
+    assert_eq!(Retention::default().oldest_surplus(&log, 0, at(1 << 40)).unwrap(), None);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use http::header::{CONTENT_TYPE, LOCATION, RETRY_AFTER};
+use http::header::{CONTENT_TYPE, LOCATION};
 use http::response::Parts;
 use http::{HeaderMap, StatusCode, Uri};
 use hyper::body::Incoming;
@@ -11,7 +11,7 @@ use tokio::time::timeout;
 use super::sse_reader::next_chunk;
 use domain::fault::{UpstreamFaultKind as Kind, excerpt, sanitised};
 use net::egress::check_encoding;
-use net::origin;
+use net::{origin, retry_after};
 
 /// Returns the fault for an error status of a response from `url`.
 pub(super) fn refusal(url: &Uri, status: StatusCode, headers: &HeaderMap, now: SystemTime) -> Kind {
@@ -71,18 +71,6 @@ pub(super) fn showing(refusal: Kind, body: &[u8]) -> Kind {
     }
 }
 
-/// Returns the seconds in `Retry-After`, or until the time in it (RFC 9110, section 10.2.3). A
-/// fraction is rounded up, so that no request comes before its time.
-fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<u64> {
-    let value = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
-    let seconds = value.parse().ok().filter(|seconds: &f64| seconds.is_finite() && *seconds >= 0.0);
-    let seconds = seconds.or_else(|| {
-        let until = httpdate::parse_http_date(value).ok()?;
-        Some(until.duration_since(now).unwrap_or_default().as_secs_f64())
-    });
-    seconds.map(|seconds| seconds.ceil() as u64)
-}
-
 /// The fault of a response of another media type.
 pub(super) fn other_media(headers: &HeaderMap) -> Kind {
     let media = headers.get(CONTENT_TYPE).map(|value| String::from_utf8_lossy(value.as_bytes()));
@@ -99,6 +87,7 @@ pub(super) fn encoded(shown: String) -> Kind {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use http::header::RETRY_AFTER;
     use http::{HeaderName, HeaderValue};
 
     #[test]
