@@ -133,6 +133,7 @@ impl App {
         let edition = Arc::new(ArcSwap::from_pointee(edition));
         observe::gateway(&telemetry, &edition, &audit);
         observe::verification(&telemetry, &regular_verification);
+        observe::audit_export(&telemetry, &audit);
         if let Some(cluster) = &cluster {
             observe::cluster(&telemetry, cluster);
         }
@@ -466,7 +467,7 @@ fn warn_about_chosen_issuers(config: &Config) {
 }
 
 /// Returns the collector of the audit log of a configuration.
-fn export_destination(config: &Config) -> Option<Destination> {
+pub(crate) fn export_destination(config: &Config) -> Option<Destination> {
     let export = config.audit.as_ref()?.export.clone()?;
     let TelemetrySettings { proxies, service_name, .. } = &config.telemetry;
     Some(Destination { config: export, proxies: proxies.clone(), service: service_name.clone() })

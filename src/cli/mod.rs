@@ -60,6 +60,9 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
         Command::Approvals(command) => author::approvals::run(&command)?,
         Command::Labels(command) => author::labels::run(command)?,
         Command::Audit(AuditCommand::Verify(log)) => observe::audit::verify(&log)?,
+        Command::Audit(AuditCommand::Prove { call, dir, file }) => {
+            observe::audit::prove(call, dir, &file.config)?
+        }
         Command::Audit(AuditCommand::Hash { file }) => observe::audit::hash(&file.config)?,
         Command::Audit(AuditCommand::Find(query)) => observe::find::run(&query)?,
         Command::Login(options) => operate::login::run(&options)?,

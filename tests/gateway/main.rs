@@ -10,6 +10,7 @@ mod admin;
 mod attacks;
 mod attacks_held;
 mod audit;
+mod audit_export;
 mod batches;
 mod callers;
 mod calls;

@@ -6,6 +6,7 @@ use std::time::SystemTime;
 use serde::Serialize;
 
 use super::upstream_row::UpstreamRow;
+use audit::export::ExportStatus;
 use audit::verify::regular::RegularOutcome;
 use base::platform::wall_clock;
 use catalog::listed_item::ListedItem;
@@ -50,6 +51,8 @@ pub(super) struct Status {
     pub audit: &'static str,
     /// The last regular verification of the audit log; null before the first.
     pub audit_verified: Option<VerifiedLogRow>,
+    /// The export of the audit log (`audit.export`); null without one.
+    pub audit_export: Option<ExportRow>,
     /// Of `server.tls`, and of the servers that were called within eight days.
     pub certificates: Vec<CertificateRow>,
 }
@@ -194,6 +197,29 @@ pub(super) struct CatalogSkill {
 impl Readiness {
     pub(super) fn of(why: Vec<String>) -> Self {
         Self { ready: why.is_empty(), why }
+    }
+}
+
+/// The export of the audit log to a collector.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub(super) struct ExportRow {
+    /// Records on the disk that the collector has not accepted.
+    pub waiting: u64,
+    /// Age of the oldest of these records; 0 where none waits.
+    pub lag_secs: u64,
+    /// When the collector accepted records last; null since the start.
+    pub last_success: Option<String>,
+    /// Why records wait; null after a success.
+    pub error: Option<String>,
+}
+
+impl ExportRow {
+    pub(super) fn of(status: ExportStatus) -> Self {
+        let ExportStatus { waiting, lag, last_success, failure, .. } = status;
+        let last_success = last_success.map(|at| humantime::format_rfc3339_seconds(at).to_string());
+        Self { waiting, lag_secs: lag.as_secs(), last_success, error: failure }
     }
 }
 

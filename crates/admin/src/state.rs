@@ -7,8 +7,8 @@ use arc_swap::ArcSwap;
 use tokio_util::sync::CancellationToken;
 
 use super::documents::{
-    self, CatalogPrompt, CatalogSkill, CertificateRow, Readiness, ReplicaRow, Replicas, Status,
-    UpstreamsDocument, VerifiedLogRow,
+    self, CatalogPrompt, CatalogSkill, CertificateRow, ExportRow, Readiness, ReplicaRow, Replicas,
+    Status, UpstreamsDocument, VerifiedLogRow,
 };
 use super::upstream_row::UpstreamRow;
 use super::{Reloads, readiness};
@@ -82,6 +82,7 @@ impl AdminState {
                 (true, false) => "failing",
             },
             audit_verified: self.regular_verification.last().as_ref().map(VerifiedLogRow::of),
+            audit_export: self.audit.export_status().map(ExportRow::of),
             certificates: self.certificates(),
         }
     }

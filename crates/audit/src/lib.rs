@@ -19,6 +19,7 @@ pub mod export;
 pub mod keys;
 mod ledger;
 mod log;
+pub mod proof;
 pub mod question;
 mod queue;
 pub mod record;

@@ -5,11 +5,14 @@ use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+use serde_json::json;
+
 use crate::cli::shared::args::Verify;
 use crate::cli::shared::failure::Failure;
-use crate::cli::shared::output::{print, printable};
+use crate::cli::shared::output::{print, print_json, printable};
 use audit::digest::value_digest;
 use audit::keys::{Keys, PublicKey};
+use audit::verify::exported::{ExportedLines, ExportedLogReport};
 use audit::verify::{KeptCheckpoint, TrustAnchors, VerificationReport};
 use config::{Audit, Records, load_audit};
 
@@ -17,43 +20,81 @@ use config::{Audit, Records, load_audit};
 /// terminal.
 const MAX_LISTED: usize = 10;
 
-/// Verifies a log and prints the report. Fails if the log is not intact.
+/// Verifies a log, or exported logs, and prints the report. Fails if a log is not intact.
 pub(crate) fn verify(args: &Verify) -> Result<(), Failure> {
     let config = &args.file.config;
     let mut anchors = TrustAnchors::default();
-    let dir = args.dir.clone();
     if let Some(text) = &args.public_key {
         let invalid = "--public-key is not a public key: copy public_key from the log line `audit log opened`";
         anchors.public = Some(PublicKey::parse(text).ok_or_else(|| Failure::usage(invalid))?);
     } else {
         anchors.keys = Some(keys(config)?.into());
     }
-    let dir = match dir {
-        Some(dir) => dir,
+    if let Some(file) = &args.from {
+        return verify_exported(file, &anchors);
+    }
+    let dir = match &args.dir {
+        Some(dir) => dir.clone(),
         None => folder(config)?,
     };
     if let Some(file) = &args.checkpoints {
         anchors.checkpoints = checkpoints(file)?;
     }
     let public = anchors.keys.as_ref().map(|keys| keys.public().to_string());
-    let extent = if anchors.keys.is_some() { Extent::Everything } else { Extent::SignedLines };
+    let extent = Extent::of(&anchors);
     let named = dir.display().to_string();
     let report = audit::verify::verify(&dir, anchors);
     let report = report.map_err(|error| cannot_read(&named, &error))?;
     let verdict = VerificationResult::of(&report, extent);
     print(&text(&named, &report, public.as_deref(), &verdict))?;
-    match verdict {
-        VerificationResult::Intact | VerificationResult::SignedIntact { .. } => Ok(()),
-        VerificationResult::NotIntact => {
-            Err(Failure::new("the audit log is not intact: see the lines with WRONG"))
-        }
-        VerificationResult::Empty => {
-            Err(Failure::new(format!("{named} holds no audit log; name the folder of audit.path")))
-        }
-        VerificationResult::NotVerified => Err(Failure::new(
-            "no checkpoint signs the lines of this log: verify it with its secret (--config)",
-        )),
+    verdict.demand_intact(&named)
+}
+
+/// Verifies the logs in a file of a collector, or on standard input.
+fn verify_exported(file: &Path, anchors: &TrustAnchors) -> Result<(), Failure> {
+    let named = file.display().to_string();
+    let failed = |error: io::Error| cannot_read(&named, &error);
+    let input: Box<dyn Read> = match named.as_str() {
+        "-" => Box::new(io::stdin()),
+        _ => Box::new(fs::File::open(file).map_err(failed)?),
+    };
+    let lines = ExportedLines::read(io::BufReader::new(input)).map_err(failed)?;
+    if lines.others > 0 {
+        let others = lines.others;
+        print(&format!("{named}: {others} lines are no lines of an audit log, and were skipped"))?;
     }
+    let logs = lines.verify(anchors).map_err(failed)?;
+    if logs.is_empty() {
+        return Err(Failure::new(format!(
+            "{named} holds no line of an audit log; name the JSON lines that a collector has written"
+        )));
+    }
+    let mut outcome = Ok(());
+    for ExportedLogReport { instance, repeated, report } in &logs {
+        let named = printable(&format!("log {instance}"));
+        let verdict = VerificationResult::of(report, Extent::of(anchors));
+        if *repeated > 0 {
+            print(&format!("{named}: {repeated} lines came more than once, and count once"))?;
+        }
+        print(&text(&named, report, None, &verdict))?;
+        outcome = outcome.and(verdict.demand_intact(&named));
+    }
+    outcome
+}
+
+/// Prints a record with the proof that a checkpoint has signed it.
+pub(crate) fn prove(call: u64, dir: Option<PathBuf>, config: &Path) -> Result<(), Failure> {
+    let dir = dir.map_or_else(|| folder(config), Ok)?;
+    let named = dir.display().to_string();
+    let proof = audit::proof::prove(&dir, call).map_err(|error| cannot_read(&named, &error))?;
+    let missing = format!("{named} does not have the record {call}; `audit find` lists records");
+    let proof = proof.ok_or_else(|| Failure::new(missing))?;
+    if proof.checkpoint.is_empty() {
+        return Err(Failure::new(format!(
+            "no checkpoint has signed the record {call} yet; try again after audit.checkpoint.every"
+        )));
+    }
+    print_json(&json!(proof))
 }
 
 /// The extent of a verification.
@@ -81,7 +122,29 @@ enum VerificationResult {
     Empty,
 }
 
+impl Extent {
+    fn of(anchors: &TrustAnchors) -> Self {
+        if anchors.keys.is_some() { Self::Everything } else { Self::SignedLines }
+    }
+}
+
 impl VerificationResult {
+    /// Fails if the log is not intact, or was not verified.
+    fn demand_intact(self, named: &str) -> Result<(), Failure> {
+        match self {
+            Self::Intact | Self::SignedIntact { .. } => Ok(()),
+            Self::NotIntact => {
+                Err(Failure::new("the audit log is not intact: see the lines with WRONG"))
+            }
+            Self::Empty => Err(Failure::new(format!(
+                "{named} holds no audit log; name the folder of audit.path"
+            ))),
+            Self::NotVerified => Err(Failure::new(
+                "no checkpoint signs the lines of this log: verify it with its secret (--config)",
+            )),
+        }
+    }
+
     fn of(report: &VerificationReport, extent: Extent) -> Self {
         match (&report.signed, extent) {
             _ if !report.mistakes.is_empty() => Self::NotIntact,

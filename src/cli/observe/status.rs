@@ -178,8 +178,14 @@ fn text(state: &Value) -> String {
         Some(_) => ", NOT INTACT".to_owned(),
         None => String::new(),
     };
+    let export = &status["auditExport"];
+    let exported = match export["waiting"].as_u64() {
+        Some(0) => ", exported".to_owned(),
+        Some(waiting) => format!(", {waiting} to export, oldest {}", age(&export["lagSecs"])),
+        None => String::new(),
+    };
     let mut out = format!(
-        "promptgate {}, {readiness}, up {}, audit {}{verified_ago}\nconfiguration {}\n",
+        "promptgate {}, {readiness}, up {}, audit {}{verified_ago}{exported}\nconfiguration {}\n",
         word(&status["version"]),
         age(&status["uptimeSecs"]),
         word(&status["audit"]),
@@ -189,12 +195,13 @@ fn text(state: &Value) -> String {
     let problems = [
         ("not ready", &status["why"]),
         ("the audit log is not intact", &verified["problems"]),
+        ("the audit log cannot be exported", &json!([export["error"]])),
         ("the configuration file was rejected", &reloads["mistakes"]),
         ("needs a restart", &reloads["needsRestart"]),
         ("the configuration file has removed a protection", &reloads["removed"]),
     ];
     for (problem, details) in problems {
-        for detail in elements(details) {
+        for detail in elements(details).iter().filter(|detail| !detail.is_null()) {
             let _ = writeln!(out, "  {problem}: {}", word(detail));
         }
     }

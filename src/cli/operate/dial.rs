@@ -15,6 +15,7 @@ use tokio_util::task::TaskTracker;
 
 use super::check::{warning_lines, warnings};
 use super::login::shared_logins;
+use crate::app::export_destination;
 use crate::cli::shared::args::Output;
 use crate::cli::shared::failure::Failure;
 use crate::cli::shared::load::load;
@@ -43,10 +44,10 @@ pub(crate) fn run(path: &Path, output: &Output) -> Result<(), Failure> {
     } else {
         DialProgress::Shown
     };
-    let (dialed, store) = runtime.block_on(async {
+    let (dialed, store, export) = runtime.block_on(async {
         let logins = shared_logins(&config)?;
         let dialing = dial_all(&config, logins, progress);
-        Ok::<_, Failure>(tokio::join!(dialing, dial_store(&config)))
+        Ok::<_, Failure>(tokio::join!(dialing, dial_store(&config), dial_collector(&config)))
     })?;
     runtime.shutdown_background();
     let failed = dialed.iter().filter(|dialed| dialed.outcome.is_err()).count();
@@ -57,10 +58,16 @@ pub(crate) fn run(path: &Path, output: &Output) -> Result<(), Failure> {
     if let Some(store) = &store {
         report["cluster"] = json!({"available": store.is_ok(), "error": store.as_ref().err()});
     }
+    if let Some(export) = &export {
+        report["auditExport"] = json!({"accepted": export.is_ok(), "error": export.as_ref().err()});
+    }
     output.print(&report, &(text(&report) + &warning_lines(&warnings)))?;
     match failed {
         0 if matches!(store, Some(Err(_))) => {
             Err(Failure::new("the store of the cluster cannot be used"))
+        }
+        0 if matches!(export, Some(Err(_))) => {
+            Err(Failure::new("the collector of audit.export has not accepted a test record"))
         }
         0 => Ok(()),
         1 => Err(Failure::new("1 upstream does not answer")),
@@ -145,6 +152,14 @@ async fn dial_all(
 async fn dial_store(config: &Config) -> Option<Result<(), String>> {
     match &config.cluster {
         Some(cluster) => Some(ClusterMember::dial(cluster).await),
+        None => None,
+    }
+}
+
+/// Sends a test record to the collector of the audit log; `None` without `[audit.export]`.
+async fn dial_collector(config: &Config) -> Option<Result<(), String>> {
+    match export_destination(config) {
+        Some(destination) => Some(destination.test().await),
         None => None,
     }
 }
@@ -376,6 +391,15 @@ fn text(report: &Value) -> String {
             let _ = writeln!(notes, "cluster.store: {}", printable(error));
         }
         (Some(true), None) => notes.push_str("cluster.store: available\n"),
+        _ => {}
+    }
+    match (report["auditExport"]["accepted"].as_bool(), report["auditExport"]["error"].as_str()) {
+        (_, Some(error)) => {
+            let _ = writeln!(notes, "audit.export: {}", printable(error));
+        }
+        (Some(true), None) => {
+            notes.push_str("audit.export: the collector has accepted a test record\n")
+        }
         _ => {}
     }
     let separator = if notes.is_empty() { "" } else { "\n\n" };

@@ -441,6 +441,19 @@ pub(crate) enum AuditCommand {
     /// --public-key: it verifies the order of the records and the signatures of the checkpoints.
     /// Exit code: 1 if the log is not intact.
     Verify(Verify),
+    /// Print a record with the proof that a checkpoint has signed it
+    ///
+    /// Prints JSON: the line of the record, the lines after it up to the next checkpoint, and the
+    /// digest of all lines before it. examples/audit/check_proof.py checks it with nothing but the
+    /// public key. The other lines are of other callers: show the proof to an auditor only.
+    Prove {
+        /// Number of the record of the call, as `audit find` shows it (RECORD)
+        call: u64,
+        /// Directory of the log [default: audit.path of the configuration]
+        dir: Option<PathBuf>,
+        #[command(flatten)]
+        file: ConfigFile,
+    },
     /// Show calls and other events of a log
     ///
     /// Shows the calls of the last 24 hours, or since --since, with their outcomes, oldest first.
@@ -783,6 +796,11 @@ pub(crate) struct FindQuery {
 pub(crate) struct Verify {
     /// Directory of the log [default: audit.path of the configuration]
     pub(crate) dir: Option<PathBuf>,
+    /// Verify exported logs: JSON lines, as the file exporter of a collector writes them, of
+    /// several replicas, repeated and in any order; `-` reads standard input. The lines are held in
+    /// memory
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["dir", "checkpoints"])]
+    pub(crate) from: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) file: ConfigFile,
     /// Verify without the secret key, with the public key that the gateway logs when it starts

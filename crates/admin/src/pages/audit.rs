@@ -13,6 +13,7 @@ use crate::console::filters;
 use crate::console::text::{Html, counted};
 use crate::request::{PageRequest, Params};
 use crate::state::AdminState;
+use audit::export::ExportStatus;
 use audit::question::{Answer, Question, ReplicaAnswer};
 use audit::search::{DENIED, EventKinds, Find, LogEntry, SearchResult};
 use audit::tail::Position;
@@ -37,6 +38,8 @@ pub(super) struct AuditPage {
     not_answered: Vec<String>,
     /// The last verification by the gateway itself, in words.
     verified: String,
+    /// The state of the export, as a sentence; `None` without an export.
+    exported: Option<String>,
     presets: Vec<Preset>,
     /// Whether the form has parameters that no preset sets.
     is_own_search: bool,
@@ -118,6 +121,7 @@ pub(super) async fn audit(state: &AdminState, request: &PageRequest) -> PageResu
         is_on,
         not_answered: answers.not_answered,
         verified: verified(state.regular_verification.last().as_ref()),
+        exported: state.audit.export_status().map(|status| exported(&status)),
         is_own_search: is_own_search(&params),
         presets: presets(&params),
         names: known_names(state),
@@ -176,6 +180,21 @@ fn verified(last: Option<&RegularOutcome>) -> String {
     let records = counted(*records as usize, "record");
     let segments = counted(*segments, "segment");
     format!("Verified by itself at {at}: {records} in {segments}: {found}.")
+}
+
+fn exported(status: &ExportStatus) -> String {
+    let ExportStatus { waiting, lag, last_success, failure, .. } = status;
+    let waiting = match waiting {
+        0 => "all records have arrived".to_owned(),
+        waiting => {
+            let waiting = counted(usize::try_from(*waiting).unwrap_or(usize::MAX), "record");
+            format!("{waiting} wait, the oldest for {} s", lag.as_secs())
+        }
+    };
+    let last = last_success
+        .map(|at| format!("; last success at {}", humantime::format_rfc3339_seconds(at)));
+    let failure = failure.as_ref().map(|why| format!("; last error: {why}"));
+    format!("Export: {waiting}{}{}.", last.unwrap_or_default(), failure.unwrap_or_default())
 }
 
 fn find(params: &Params) -> PageResult<Find> {

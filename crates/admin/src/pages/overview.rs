@@ -15,6 +15,7 @@ use crate::console::{ConsoleSection, filters};
 use crate::request::PageRequest;
 use crate::rollouts;
 use crate::state::AdminState;
+use audit::export::ExportStatus;
 use audit::search::{EventKinds, Find, LogEntry};
 use audit::usage::{Dimension, Filter, Query, Report, Row, Sort};
 use audit::verify::regular::RegularOutcome;
@@ -489,6 +490,10 @@ fn add_process(state: &AdminState, all: &mut AttentionList) {
         let text =
             format!("Records wait {:.1} s for the audit log", state.audit.lag().as_secs_f64());
         all.warn(text, "/audit");
+    }
+    if let Some(ExportStatus { failure: Some(why), waiting, .. }) = state.audit.export_status() {
+        let records = counted(usize::try_from(waiting).unwrap_or(usize::MAX), "record");
+        all.warn(format!("The audit log cannot be exported, {records} wait: {why}"), "/audit");
     }
     for problem in state.regular_verification.last().into_iter().flat_map(|last| last.problems) {
         all.bad(format!("The audit log is not intact: {problem}"), "/audit");

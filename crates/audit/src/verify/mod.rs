@@ -1,6 +1,7 @@
 //! `promptgate audit verify`: checks that a log is complete and unmodified, without trust in the
 //! machine that stores it.
 
+pub mod exported;
 pub mod regular;
 mod verifier;
 
@@ -20,7 +21,7 @@ use crate::segments::segment_reader::SegmentReader;
 use verifier::{Successor, Verifier};
 
 /// The keys and checkpoints that a log is verified against.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct TrustAnchors {
     /// The keys of the log. They verify everything. Without them, the format, the sequence numbers
     /// and, with a public key, the checkpoints and all lines below the last of them are verified.
