@@ -17,7 +17,7 @@ use serde_json::json;
 
 use super::audit::{KEY, Log};
 use crate::support::collector::attribute;
-use crate::support::{Gateway, Scripted, Upstream};
+use crate::support::{Gateway, Scripted, Upstream, eventually};
 
 /// A collector that keeps records, and answers each request as a script says.
 struct Receiver {
@@ -154,7 +154,7 @@ async fn every_record_arrives_byte_for_byte_and_in_order_whatever_the_collector_
     let toml = log.table() + &receiver.table("batch = 4\n") + &upstream.table("up");
     let gateway = Gateway::start(&toml).await;
     for _ in 0..5 {
-        gateway.client().get("up__p").await;
+        gateway.client().ask("prompts/get", json!({"name": "up__p"})).await;
     }
     receiver.until_all_of(&log).await;
     let lines = receiver.lines();
@@ -184,16 +184,16 @@ async fn a_restart_and_a_reload_go_on_behind_the_last_accepted_record() {
     let second = Receiver::start(&[]).await;
     let toml = |receiver: &Receiver| log.table() + &receiver.table("") + &upstream.table("up");
     let gateway = Gateway::start(&toml(&first)).await;
-    gateway.client().get("up__p").await;
+    gateway.client().ask("prompts/get", json!({"name": "up__p"})).await;
     first.until_all_of(&log).await;
     gateway.reload(&toml(&second)).await;
-    gateway.client().get("up__p").await;
+    gateway.client().ask("prompts/get", json!({"name": "up__p"})).await;
     let last = log.wait_for("config_reloaded").await["seq"].to_string();
     second
         .server
         .until_some(|| second.lines().last().filter(|l| l.contains("completed")).cloned())
         .await;
-    gateway.stop().await;
+    gateway.drain().await;
     let third = Receiver::start(&[]).await;
     let gateway = Gateway::start(&toml(&third)).await;
     third
@@ -213,4 +213,24 @@ async fn a_restart_and_a_reload_go_on_behind_the_last_accepted_record() {
     assert!(reports[0].report.mistakes[0].what.contains("are missing"), "{reports:?}");
     let changed = exported(&[&all[0]]).replacen("up__p", "up__q", 1);
     assert!(verified(&changed)[0].report.mistakes[0].what.contains("was changed"));
+}
+
+#[tokio::test]
+async fn a_collector_that_is_down_delays_the_export_and_no_get_and_the_status_says_so() {
+    let log = Log::new();
+    let upstream = Upstream::with_prompts(&["p"]).await;
+    let receiver = Receiver::start(&[Treatment::Status(500); 1_000]).await;
+    let toml = "[admin]\nlisten = \"127.0.0.1:0\"\n".to_owned()
+        + &log.table()
+        + &receiver.table("")
+        + &upstream.table("up");
+    let gateway = Gateway::start(&toml).await;
+    let status = async || gateway.admin().send("GET", "/api/v1/status", &[], b"").await.json();
+    gateway.client().ask("prompts/get", json!({"name": "up__p"})).await;
+    let failing = |status: &serde_json::Value| status["auditExport"]["error"] == "HTTP 500";
+    let status = eventually(status, failing).await;
+    assert_eq!(status["auditExport"]["lastSuccess"], json!(null));
+    assert_eq!(status["audit"], "written", "the log does not wait for the collector");
+    gateway.drain().await;
+    assert_eq!(receiver.lines(), Vec::<String>::new());
 }

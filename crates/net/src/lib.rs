@@ -13,10 +13,12 @@ pub mod issuer;
 pub mod jwks;
 pub mod origin;
 pub mod proxy;
-mod retry_after;
 pub mod tls;
 
-pub use retry_after::retry_after;
+use std::time::SystemTime;
+
+use http::HeaderMap;
+use http::header::RETRY_AFTER;
 
 /// Returns the text of the innermost error: "Connection refused" rather than "client error
 /// (Connect)".
@@ -26,4 +28,16 @@ pub fn root_cause(error: &dyn std::error::Error) -> String {
         cause = inner;
     }
     cause.to_string()
+}
+
+/// Returns the seconds in `Retry-After`, or until the time in it (RFC 9110, section 10.2.3). A
+/// fraction is rounded up, so that no request comes before its time.
+pub fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<u64> {
+    let value = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
+    let seconds = value.parse().ok().filter(|seconds: &f64| seconds.is_finite() && *seconds >= 0.0);
+    let seconds = seconds.or_else(|| {
+        let until = httpdate::parse_http_date(value).ok()?;
+        Some(until.duration_since(now).unwrap_or_default().as_secs_f64())
+    });
+    seconds.map(|seconds| seconds.ceil() as u64)
 }

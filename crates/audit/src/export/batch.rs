@@ -43,9 +43,6 @@ const MAX_READ: usize = 8 << 20;
 
 impl ExportedLog {
     /// Opens a log behind its cursor.
-    ///
-    /// # Errors
-    /// When the cursor or the log cannot be read.
     pub(super) fn open(ledger: &Ledger) -> io::Result<Self> {
         let path = ledger.path().to_owned();
         let cursor = Cursor::read(&path)?;
@@ -60,13 +57,11 @@ impl ExportedLog {
     }
 
     /// Reads at most `limit` lines behind the cursor that are known to be on the disk.
-    ///
-    /// # Errors
-    /// When a segment cannot be read.
     pub(super) async fn next_batch(&mut self, limit: usize) -> io::Result<Batch> {
-        let is_closed = self.has_ended();
-        let synced = self.queue.progress().synced.load(Ordering::Acquire);
-        let synced = if is_closed { u64::MAX } else { synced };
+        let synced = match self.has_ended() {
+            true => u64::MAX,
+            false => self.queue.progress().synced.load(Ordering::Acquire),
+        };
         let cursor = self.cursor.clone();
         // A refused batch is read again.
         let tail = self.tail.take().filter(|tail| tail.position() == cursor.position);
@@ -77,9 +72,11 @@ impl ExportedLog {
     }
 
     /// Moves the cursor behind lines that the collector has accepted.
-    pub(super) fn accept(&mut self, end: Cursor) {
-        self.cursor = end;
+    pub(super) async fn accept(&mut self, end: Cursor) -> io::Result<()> {
+        self.cursor = end.clone();
         self.report_progress();
+        let path = self.path.clone();
+        run_blocking(move || end.write(&path)).await
     }
 
     /// Lets retention remove the segments before that of the cursor.

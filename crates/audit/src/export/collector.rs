@@ -47,23 +47,13 @@ const MAX_SHOWN: usize = 200;
 
 impl Collector {
     /// Creates a client.
-    ///
-    /// # Errors
-    /// When the TLS client cannot be created.
     pub(super) fn new(config: config::AuditExport, proxies: &Proxies) -> Result<Self, String> {
         let policy = AddressPolicy::NotLinkLocal;
         let egress = Egress::pooled(1, CONNECT, None, policy, Some(proxies))?;
         Ok(Self { config, egress })
     }
 
-    pub(super) fn config(&self) -> &config::AuditExport {
-        &self.config
-    }
-
     /// Sends a request, and waits for its outcome for at most the configured time.
-    ///
-    /// # Errors
-    /// When the collector has not accepted every record, as far as is known.
     pub(super) async fn send(&self, request: &ExportLogsServiceRequest) -> Result<(), Refusal> {
         let http = self.request(request).map_err(Refusal::of)?;
         let sending = async {

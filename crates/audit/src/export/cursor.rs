@@ -35,9 +35,6 @@ const FILE: &str = "export.json";
 impl Cursor {
     /// Reads the cursor of the log in a folder. A cursor that does not fit the log is the begin of
     /// the log: a line that is sent twice does no harm, a line that is never sent does.
-    ///
-    /// # Errors
-    /// When the file or the log cannot be read.
     pub(super) fn read(folder: &Path) -> io::Result<Self> {
         let begin = Self { instance: instance(folder)?.unwrap_or_default(), ..Self::default() };
         let text = match disk::read_to_string(&folder.join(FILE)) {
@@ -59,9 +56,6 @@ impl Cursor {
     }
 
     /// Writes the cursor to the folder of its log.
-    ///
-    /// # Errors
-    /// When the file cannot be replaced.
     pub(super) fn write(&self, folder: &Path) -> io::Result<()> {
         let text = serde_json::to_string(self).map_err(io::Error::other)?;
         durable_file::replace(&folder.join(FILE), text, Readers::Owner)

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::Notify;
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
@@ -21,7 +21,6 @@ use base::platform::{blocking, wall_clock};
 use batch::{Batch, ExportedLog};
 use collector::{Collector, Refusal};
 use config::Proxies;
-use cursor::Cursor;
 use domain::time::backoff::Backoff;
 
 /// The export of a gateway, with its state.
@@ -68,15 +67,10 @@ struct Exporting {
     /// Records of the next request, at most: fewer after a refusal, to find the refused record.
     limit: usize,
     backoff: Backoff,
-    /// The cursor in the file, and when it was written.
-    saved: (Cursor, Instant),
 }
 
 /// The time between two attempts to read a log or a cursor that cannot be read.
 const RETRY: Duration = Duration::from_secs(10);
-
-/// The time between two writes of the cursor: a killed gateway sends the records since then again.
-const SAVE_EVERY: Duration = Duration::from_secs(1);
 
 impl AuditExport {
     /// Applies the destination of a configuration; `None` ends the export.
@@ -84,7 +78,6 @@ impl AuditExport {
         let mut current = lock(&self.destination);
         if *current != destination {
             *current = destination;
-            drop(current);
             *lock(&self.status) = ExportStatus::default();
             self.configured.notify_one();
         }
@@ -101,101 +94,69 @@ impl AuditExport {
         Some(ExportStatus { waiting, lag: age.unwrap_or_default(), ..status })
     }
 
-    /// Exports the current log until `stop`. After a change of the destination it goes on where it
-    /// was.
+    /// Exports the current log until `stop`.
     pub async fn run(self: Arc<Self>, audit: Audit, stop: CancellationToken) {
-        let mut running: Option<Exporting> = None;
-        loop {
-            let pause = tokio::select! {
-                () = stop.cancelled() => break,
-                pause = self.step(&mut running, &audit) => pause,
-            };
-            tokio::select! {
-                () = stop.cancelled() => break,
-                () = self.configured.notified() => {}
-                () = sleep(pause) => {}
+        let mut running = None;
+        let exporting = async {
+            loop {
+                let stepped = self.step(&mut running, &audit).await;
+                let pause = stepped.unwrap_or_else(|error| {
+                    running = None;
+                    self.failed(error.to_string());
+                    RETRY
+                });
+                tokio::select! {
+                    () = self.configured.notified() => {}
+                    () = sleep(pause) => {}
+                }
             }
-        }
-        if let Some(running) = &mut running {
-            let _ = running.save(Duration::ZERO).await;
-        }
+        };
+        stop.run_until_cancelled(exporting).await;
     }
 
     /// Sends the next records; returns the time until the next step.
-    async fn step(&self, running: &mut Option<Exporting>, audit: &Audit) -> Duration {
-        match self.try_step(running, audit).await {
-            Ok(pause) => pause,
-            Err(error) => {
-                *running = None;
-                self.failed(error.to_string());
-                RETRY
-            }
-        }
-    }
-
-    async fn try_step(
-        &self,
-        running: &mut Option<Exporting>,
-        audit: &Audit,
-    ) -> io::Result<Duration> {
-        let Some(destination) = lock(&self.destination).clone() else {
-            *running = None;
+    async fn step(&self, running: &mut Option<Exporting>, audit: &Audit) -> io::Result<Duration> {
+        let destination = lock(&self.destination).clone();
+        // Another destination goes on behind the cursor.
+        running.take_if(|running| Some(&running.destination) != destination.as_ref());
+        let (Some(destination), Some(ledger)) = (destination, audit.ledger()) else {
             return Ok(RETRY);
         };
-        if let Some(before) = running.take_if(|running| running.destination != destination) {
-            *running = Some(before.turn_to(destination.clone()).await?);
-        }
         let exporting = match running {
             Some(running) => running,
-            None => match Exporting::open(destination, audit).await? {
-                Some(opened) => running.insert(opened),
-                None => return Ok(RETRY),
-            },
+            None => running.insert(Exporting::open(destination, &ledger).await?),
         };
+        let interval = exporting.destination.config.interval;
         let batch = exporting.log.next_batch(exporting.limit).await?;
-        self.found(&batch, exporting.log.cursor.seq);
-        if batch.lines.is_empty() && !batch.is_full {
-            exporting.save(SAVE_EVERY).await?;
-            let is_replaced = audit.path().as_ref() != Some(&exporting.log.path);
+        let is_full = batch.is_full;
+        self.update(exporting.log.cursor.seq, batch.begin());
+        if batch.lines.is_empty() && !is_full {
             // The replaced log is read to its end before the log that continues it.
-            if is_replaced && exporting.log.has_ended() {
-                exporting.save(Duration::ZERO).await?;
+            if ledger.path() != exporting.log.path && exporting.log.has_ended() {
                 *running = None;
                 return Ok(Duration::ZERO);
             }
-            return Ok(exporting.collector.config().interval);
+            return Ok(interval);
         }
-        let is_full = batch.is_full;
-        match exporting.send(batch).await {
-            Ok(()) => {
-                exporting.save(SAVE_EVERY).await?;
-                self.succeeded(exporting.log.cursor.seq);
-                let pause = exporting.collector.config().interval;
-                Ok(if is_full { Duration::ZERO } else { pause })
-            }
-            Err(refusal) => {
-                let wait = exporting.backoff.next(fastrand::f64());
-                let wait = refusal.retry_after.unwrap_or_default().max(wait);
-                self.failed(refusal.why);
-                Ok(wait)
-            }
+        if let Err(Refusal { why, retry_after, .. }) = exporting.send(&batch).await {
+            self.failed(why);
+            let wait = exporting.backoff.next(fastrand::f64());
+            return Ok(retry_after.unwrap_or_default().max(wait));
         }
-    }
-
-    fn found(&self, batch: &Batch, accepted: u64) {
+        exporting.log.accept(batch.end).await?;
+        self.update(exporting.log.cursor.seq, None);
         let mut status = lock(&self.status);
-        status.accepted = accepted;
-        status.oldest = batch.begin();
-    }
-
-    fn succeeded(&self, accepted: u64) {
-        let mut status = lock(&self.status);
-        status.accepted = accepted;
-        status.oldest = None;
         status.last_success = Some(wall_clock());
         if status.failure.take().is_some() {
             info!("the collector accepts records of the audit log again");
         }
+        Ok(if is_full { Duration::ZERO } else { interval })
+    }
+
+    fn update(&self, accepted: u64, oldest: Option<SystemTime>) {
+        let mut status = lock(&self.status);
+        status.accepted = accepted;
+        status.oldest = oldest;
     }
 
     fn failed(&self, why: String) {
@@ -220,61 +181,30 @@ impl Destination {
 }
 
 impl Exporting {
-    /// Opens the current log; `None` if the log is disabled.
-    async fn open(destination: Destination, audit: &Audit) -> io::Result<Option<Self>> {
-        let Some(ledger) = audit.ledger() else { return Ok(None) };
+    async fn open(destination: Destination, ledger: &Arc<super::Ledger>) -> io::Result<Self> {
+        let Destination { config, proxies, .. } = &destination;
+        let collector = Collector::new(config.clone(), proxies).map_err(io::Error::other)?;
+        let limit = config.batch;
+        let ledger = ledger.clone();
         let log = run_blocking(move || ExportedLog::open(&ledger)).await?;
-        Self::to(destination, log).map(Some)
+        Ok(Self { destination, collector, log, limit, backoff: Backoff::default() })
     }
 
-    fn to(destination: Destination, log: ExportedLog) -> io::Result<Self> {
-        let collector = Collector::new(destination.config.clone(), &destination.proxies);
-        let collector = collector.map_err(io::Error::other)?;
-        let limit = destination.config.batch;
-        let saved = (log.cursor.clone(), Instant::now());
-        Ok(Self { destination, collector, log, limit, backoff: Backoff::default(), saved })
-    }
-
-    /// Exports the same log to another destination.
-    async fn turn_to(mut self, destination: Destination) -> io::Result<Self> {
-        self.save(Duration::ZERO).await?;
-        Self::to(destination, self.log)
-    }
-
-    /// Sends a batch, and moves the cursor behind it once the collector has accepted it.
-    async fn send(&mut self, batch: Batch) -> Result<(), Refusal> {
-        let Batch { lines, end, .. } = batch;
-        let count = lines.len();
-        if count > 0 {
-            let service = self.destination.service.clone();
-            let instance = end.instance.clone();
-            let made = blocking(move || otlp::request(&service, &instance, &lines, wall_clock()));
-            let request = made.await.map_err(|error| Refusal::of(error.to_string()))?;
-            if let Err(refusal) = self.collector.send(&request).await {
-                if refusal.is_part {
-                    self.limit = (count / 2).max(1);
-                }
-                return Err(refusal);
+    async fn send(&mut self, batch: &Batch) -> Result<(), Refusal> {
+        let count = batch.lines.len();
+        let Destination { service, config, .. } = &self.destination;
+        // A thousand lines take a few milliseconds.
+        let request = otlp::request(service, &batch.end.instance, &batch.lines, wall_clock());
+        let sent = self.collector.send(&request).await;
+        match &sent {
+            Ok(()) => {
+                self.limit = (2 * self.limit).min(config.batch);
+                self.backoff = Backoff::default();
             }
+            Err(refusal) if refusal.is_part => self.limit = (count / 2).max(1),
+            Err(_) => {}
         }
-        self.log.accept(end);
-        self.limit = (2 * self.limit).min(self.destination.config.batch);
-        self.backoff = Backoff::default();
-        Ok(())
-    }
-
-    /// Writes the cursor, if it has moved and was not written within `every`.
-    async fn save(&mut self, every: Duration) -> io::Result<()> {
-        let (saved, at) = &self.saved;
-        if *saved == self.log.cursor || at.elapsed() < every {
-            return Ok(());
-        }
-        let cursor = self.log.cursor.clone();
-        let path = self.log.path.clone();
-        let written = cursor.clone();
-        run_blocking(move || written.write(&path)).await?;
-        self.saved = (cursor, Instant::now());
-        Ok(())
+        sent
     }
 }
 

@@ -128,20 +128,7 @@ impl KeptCheckpoint {
 /// # Errors
 /// When a file cannot be read.
 pub fn verify(path: &Path, anchors: TrustAnchors) -> io::Result<VerificationReport> {
-    verify_with(path, anchors, &mut |_| ControlFlow::Continue(()))
-}
-
-/// Verifies a log, as [`verify`] does. Reports the stored bytes that were read to `watch` every few
-/// megabytes.
-///
-/// # Errors
-/// When a file cannot be read; and once `watch` has broken off.
-pub fn verify_with(
-    path: &Path,
-    anchors: TrustAnchors,
-    watch: &mut dyn FnMut(u64) -> ControlFlow<()>,
-) -> io::Result<VerificationReport> {
-    verify_selected(path, None, anchors, watch)
+    verify_selected(path, None, anchors, &mut |_| ControlFlow::Continue(()))
 }
 
 /// Verifies some segments of a log; the content of the others stays unknown.
@@ -154,6 +141,7 @@ fn verify_part(
     verify_selected(path, Some(selected), anchors, watch)
 }
 
+/// Reports the stored bytes that were read to `watch` every few megabytes, which can break off.
 fn verify_selected(
     path: &Path,
     selected: Option<&BTreeSet<u64>>,
@@ -348,7 +336,7 @@ mod tests {
             told.push(done);
             ControlFlow::Continue(())
         };
-        verify_with(folder.path(), TrustAnchors::default(), watch).unwrap();
+        verify_selected(folder.path(), None, TrustAnchors::default(), watch).unwrap();
         assert_eq!(told.last(), Some(&30_000_000));
         assert!(told.len() > 5 && told.is_sorted());
         let mut asked = 0;
@@ -356,7 +344,7 @@ mod tests {
             asked += 1;
             ControlFlow::Break(())
         };
-        assert!(verify_with(folder.path(), TrustAnchors::default(), stop).is_err());
+        assert!(verify_selected(folder.path(), None, TrustAnchors::default(), stop).is_err());
         assert_eq!(asked, 1);
     }
 }
