@@ -133,7 +133,6 @@ impl App {
         let edition = Arc::new(ArcSwap::from_pointee(edition));
         observe::gateway(&telemetry, &edition, &audit);
         observe::verification(&telemetry, &regular_verification);
-        observe::audit_export(&telemetry, &audit);
         if let Some(cluster) = &cluster {
             observe::cluster(&telemetry, cluster);
         }

@@ -9,7 +9,6 @@ use tokio::time::Instant;
 
 use super::edition::Edition;
 use audit::Audit;
-use audit::export::ExportStatus;
 use audit::verify::regular::{RegularOutcome, RegularVerification};
 use base::platform::wall_clock;
 use calls::{PER_CALLER, UpstreamStatus};
@@ -180,26 +179,14 @@ fn audit_log(telemetry: &Telemetry, audit: &Audit) {
         ("promptgate.audit.lag", "s", "Waiting time of the oldest record that waits"),
         |audit| audit.lag().as_secs_f64(),
     );
-}
-
-/// Registers the gauges of the export of the audit log; absent without an export.
-pub(super) fn audit_export(telemetry: &Telemetry, audit: &Audit) {
-    let single = |what, value: fn(&ExportStatus) -> f64| {
-        let audit = audit.clone();
-        telemetry.gauge(what, move |observe| {
-            if let Some(status) = audit.export_status() {
-                observe(value(&status), &[]);
-            }
-        });
-    };
-    let up = "Whether the collector has accepted the last request of the audit log";
-    single(("promptgate.audit.export.up", "", up), |status| flag(status.failure.is_none()));
-    let waiting = "Records of the audit log that the collector has not accepted";
-    single(("promptgate.audit.export.waiting", "{record}", waiting), |status| {
-        status.waiting as f64
+    let waiting = "Records that the collector has not accepted; 0 without an export";
+    single(("promptgate.audit.export.waiting", "{record}", waiting), |audit| {
+        audit.export_status().map_or(0.0, |status| status.waiting as f64)
     });
     let lag = "Age of the oldest record that the collector has not accepted";
-    single(("promptgate.audit.export.lag", "s", lag), |status| status.lag.as_secs_f64());
+    single(("promptgate.audit.export.lag", "s", lag), |audit| {
+        audit.export_status().map_or(0.0, |status| status.lag.as_secs_f64())
+    });
 }
 
 /// Registers the gauges of the regular verification; absent before the first.

@@ -237,7 +237,7 @@ impl Audit {
     /// Returns the state of the export; `None` without an export.
     pub fn export_status(&self) -> Option<ExportStatus> {
         let ledger = self.ledger()?;
-        let synced = ledger.queue().progress().synced.load(Ordering::Acquire);
+        let synced = ledger.queue().synced.load(Ordering::Acquire);
         self.0.export.status(synced, wall_clock())
     }
 

@@ -7,7 +7,6 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use crate::keys::Digest;
 use crate::record::{RecordLine, next_digest};
 use crate::segments::folder::segment_numbers;
 use crate::segments::recover::read_header;
@@ -27,9 +26,6 @@ pub struct Proof {
     pub checkpoint: String,
 }
 
-/// Bytes that are read at once.
-const READ: usize = 1 << 20;
-
 /// Proves the record `seq` of the log in a folder; `None` if the log does not have the record, or
 /// was written by a release without digests. Reads the segment of the record.
 ///
@@ -45,51 +41,30 @@ pub fn prove(folder: &Path, seq: u64) -> io::Result<Option<Proof>> {
         begin = Some(header);
     }
     let Some(header) = begin.filter(|header| header.headers.is_some()) else { return Ok(None) };
+    let mut proof = Proof { instance: header.instance, ..Proof::default() };
+    // The last record that was read, and the running digest up to it.
+    let mut last = header.previous.seq;
+    let mut digest = header.previous.lines;
     let mut tail = Tail::new(folder, Position { segment: header.number, offset: 0 });
-    let mut proving = Proving {
-        proof: Proof { instance: header.instance, ..Proof::default() },
-        seq,
-        last: header.previous.seq,
-        digest: header.previous.lines,
-    };
-    while proving.proof.checkpoint.is_empty()
-        && !tail.read_while(READ, |line| proving.line(line))?
-    {}
-    Ok((!proving.proof.lines.is_empty()).then_some(proving.proof))
-}
-
-/// A proof in the making.
-struct Proving {
-    proof: Proof,
-    /// The record that is proved.
-    seq: u64,
-    /// The last record that was read, and the running digest up to it.
-    last: u64,
-    digest: Digest,
-}
-
-impl Proving {
-    /// Takes the next line of the log, without its line feed.
-    fn line(&mut self, text: &[u8]) -> ControlFlow<()> {
-        let Some(line) = RecordLine::read(text) else { return ControlFlow::Continue(()) };
+    tail.read_while(usize::MAX, |text| {
+        let read = RecordLine::read(text).and_then(|line| Some((line.seq()?, line)));
         // Lines of an abandoned segment are written again.
-        let Some(seq) = line.seq().filter(|seq| *seq > self.last) else {
+        let Some((number, line)) = read.filter(|(number, _)| *number > last) else {
             return ControlFlow::Continue(());
         };
-        self.last = seq;
-        if seq < self.seq {
-            self.digest = next_digest(&self.digest, &[text, b"\n"].concat());
-            return ControlFlow::Continue(());
-        }
-        let text = String::from_utf8_lossy(text).into_owned();
-        if seq > self.seq && line.is("checkpoint") {
-            self.proof.checkpoint = text;
+        last = number;
+        let shown = || String::from_utf8_lossy(text).into_owned();
+        if number < seq {
+            digest = next_digest(&digest, &[text, b"\n"].concat());
+        } else if number > seq && (proof.lines.is_empty() || line.is("checkpoint")) {
+            // Without the record there is a declared gap.
+            proof.checkpoint = shown();
             return ControlFlow::Break(());
+        } else {
+            proof.lines.push(shown());
         }
-        if self.proof.lines.is_empty() {
-            self.proof.before = hex(&self.digest);
-        }
-        self.proof.lines.push(text);
         ControlFlow::Continue(())
-    }
+    })?;
+    proof.before = hex(&digest);
+    Ok((!proof.lines.is_empty()).then_some(proof))
 }

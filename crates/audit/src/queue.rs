@@ -33,12 +33,6 @@ pub(super) struct Queue {
     work: Condvar,
     /// Wakes the threads that wait until the log has ended.
     end: Condvar,
-    progress: ExportProgress,
-}
-
-/// The positions by which the writer and the export of a log wait for each other.
-#[derive(Debug, Default)]
-pub(super) struct ExportProgress {
     /// The last record that is known to be on the disk: no later record is exported, since a power
     /// failure could replace it by a different one.
     pub synced: AtomicU64,
@@ -225,13 +219,9 @@ impl Queue {
             sync_outcome: None,
             thread_waits: false,
         };
-        let progress = ExportProgress::default();
-        Self {
-            state: Mutex::new(state),
-            work: Condvar::default(),
-            end: Condvar::default(),
-            progress,
-        }
+        let state = Mutex::new(state);
+        let (synced, unexported) = Default::default();
+        Self { state, work: Condvar::default(), end: Condvar::default(), synced, unexported }
     }
 
     /// Returns the bytes of the waiting records, and the `up` stamp of the oldest one, which the
@@ -252,11 +242,6 @@ impl Queue {
         let state = self.lock();
         let LogSettings { keep_size, refuses_when_full, .. } = state.settings.log;
         (state.size, refuses_when_full.then_some(keep_size))
-    }
-
-    /// Returns the positions of the export.
-    pub(super) fn progress(&self) -> &ExportProgress {
-        &self.progress
     }
 
     /// Takes over the size of all segments.

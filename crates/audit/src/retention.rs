@@ -20,8 +20,6 @@ pub(super) struct Retention {
     error: Option<String>,
     /// Since when the oldest segment is beyond `keep_for`, as an `up` stamp.
     old_since: Option<Duration>,
-    /// Whether segments beyond `keep_size` wait for the export, as it was logged.
-    waits: bool,
 }
 
 /// A segment that must leave.
@@ -92,20 +90,12 @@ impl Retention {
             return Ok(None);
         };
         if !self.is_too_old(log, number, second, now) && !is_full {
-            self.waits = false;
             return Ok(None);
         }
         let reserve = settings.export_reserve.filter(|_| number >= unexported);
         if let Some(reserve) = reserve
             && (settings.refuses_when_full || log.size() <= room.saturating_add(reserve))
         {
-            if !std::mem::replace(&mut self.waits, true) {
-                warn!(
-                    path = %log.path().display(),
-                    reserve,
-                    "old audit segments are kept, since the collector has not accepted them"
-                );
-            }
             return Ok(None);
         }
         // The header of a later segment would claim that those between were removed, too.

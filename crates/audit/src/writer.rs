@@ -125,7 +125,7 @@ impl LogWriter {
     }
 
     fn report_synced(&self) {
-        self.queue.progress().synced.store(self.log.synced(), Ordering::Release);
+        self.queue.synced.store(self.log.synced(), Ordering::Release);
     }
 
     /// Writes records on the thread of a caller. On failure the records return to the queue.
@@ -298,7 +298,7 @@ impl LogWriter {
         self.compressor.compress_before(self.log.path(), self.log.number());
         self.retry(now);
         if self.outage.is_none() && !self.log.is_syncing() {
-            let unexported = self.queue.progress().unexported.load(Ordering::Acquire);
+            let unexported = self.queue.unexported.load(Ordering::Acquire);
             let outcome = self.retention.remove_surplus(&mut self.log, unexported, now);
             self.go_down_on_error(outcome, now);
         }

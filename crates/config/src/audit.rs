@@ -73,8 +73,8 @@ table! {
         /// Patterns of public names: prompts whose argument values may be written in plain text.
         #[default = []] #[example = ["library__*"]]
         pub raw_arguments: Vec<Glob> = globs(section, key).unwrap_or_default();
-        /// The export of all records to a collector; none without `endpoint`.
-        pub export: Option<AuditExport> = export(section.section(key));
+        /// The export of all records to a collector.
+        pub export: Option<AuditExport> = export(section, key);
     }
 }
 
@@ -82,22 +82,20 @@ table! {
     /// `audit.export`: every record is sent to an OpenTelemetry collector.
     #[derive(Clone, Debug, Eq, PartialEq)]
     pub struct AuditExport(section, key) -> Option {
-        /// Base URL of an OpenTelemetry collector (OTLP over HTTP, protobuf) that gets every record
-        /// of the log, at `/v1/logs`. Proxies are those of `[net]`. `""`: nothing is exported.
+        /// Base URL of an OpenTelemetry collector (OTLP over HTTP, protobuf) for every record.
         #[default = ""] #[example = "https://collector.example.com:4318"]
         required pub endpoint: String =
             section.parsed(key, COLLECTOR_RULE, |text| optional(text, collector)).flatten();
         /// Headers of each request.
         #[example = { Authorization = { file = "collector-token" } }]
         pub headers: Vec<(HeaderName, Secret)> = extra_headers(section);
-        /// Records of one request, at most; a request also ends at 1 MiB.
+        /// Most records of a request, which also ends at 1 MiB.
         pub batch: usize = section.count(key, 1_000, 1..=10_000);
-        /// Time between two requests while fewer records than a batch wait.
+        /// Time between two requests, unless a whole batch waits.
         pub interval: Duration = section.duration(key, secs(1), MILLISECOND);
-        /// Time until a request counts as failed. A failed request is repeated without end.
+        /// Timeout of a request, which is then repeated.
         pub timeout: Duration = section.duration(key, secs(10), MILLISECOND);
-        /// Size by which the log may exceed `keep_size` while its oldest segments wait for the
-        /// collector; with `on_full = "remove"` they then leave unexported.
+        /// Size beyond `keep_size` for segments that wait for the collector; then `on_full` counts.
         pub reserve: u64 = section.size(key, 1 << 30, 0..=1 << 50) as u64;
     }
 }
@@ -236,18 +234,14 @@ table! {
     }
 }
 
-/// Reads `audit.export`; `None` without an endpoint, which other keys require.
-fn export(mut section: Section<'_>) -> Option<AuditExport> {
-    let needs_endpoint = !section.has("endpoint")
-        && ["headers", "batch", "interval", "timeout", "reserve"]
-            .iter()
-            .any(|key| section.has(key));
-    let export = AuditExport::read_keys(&mut section);
-    if needs_endpoint {
+/// Reads `audit.export`, which needs an endpoint.
+fn export(section: &mut Section<'_>, key: &'static str) -> Option<AuditExport> {
+    let is_there = section.has(key);
+    let section = section.section(key);
+    if is_there && !section.has("endpoint") {
         section.mistake("endpoint", format!("is required: {COLLECTOR_RULE}"));
     }
-    section.finish();
-    export
+    AuditExport::read_table(section)
 }
 
 fn configured_key(section: &mut Section<'_>, name: &'static str) -> Option<AuditKey> {

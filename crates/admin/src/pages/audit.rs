@@ -184,17 +184,12 @@ fn verified(last: Option<&RegularOutcome>) -> String {
 
 fn exported(status: &ExportStatus) -> String {
     let ExportStatus { waiting, lag, last_success, failure, .. } = status;
-    let waiting = match waiting {
-        0 => "all records have arrived".to_owned(),
-        waiting => {
-            let waiting = counted(usize::try_from(*waiting).unwrap_or(usize::MAX), "record");
-            format!("{waiting} wait, the oldest for {} s", lag.as_secs())
-        }
-    };
-    let last = last_success
-        .map(|at| format!("; last success at {}", humantime::format_rfc3339_seconds(at)));
-    let failure = failure.as_ref().map(|why| format!("; last error: {why}"));
-    format!("Export: {waiting}{}{}.", last.unwrap_or_default(), failure.unwrap_or_default())
+    let at = last_success.map(|at| humantime::format_rfc3339_seconds(at).to_string());
+    let at = at.unwrap_or_else(|| "none".to_owned());
+    let failure = failure.as_deref().unwrap_or("none");
+    let waiting = counted(usize::try_from(*waiting).unwrap_or(usize::MAX), "record");
+    let lag = lag.as_secs();
+    format!("Export: {waiting} to send, {lag} s late; last success: {at}; error: {failure}.")
 }
 
 fn find(params: &Params) -> PageResult<Find> {

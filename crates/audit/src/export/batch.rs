@@ -60,7 +60,7 @@ impl ExportedLog {
     pub(super) async fn next_batch(&mut self, limit: usize) -> io::Result<Batch> {
         let synced = match self.has_ended() {
             true => u64::MAX,
-            false => self.queue.progress().synced.load(Ordering::Acquire),
+            false => self.queue.synced.load(Ordering::Acquire),
         };
         let cursor = self.cursor.clone();
         // A refused batch is read again.
@@ -82,7 +82,7 @@ impl ExportedLog {
     /// Lets retention remove the segments before that of the cursor.
     fn report_progress(&self) {
         let segment = self.cursor.position.segment;
-        self.queue.progress().unexported.store(segment, Ordering::Release);
+        self.queue.unexported.store(segment, Ordering::Release);
     }
 }
 

@@ -83,8 +83,7 @@ impl AuditExport {
         }
     }
 
-    /// Returns the state of the export; `None` without an export. `synced` is the last record on the
-    /// disk.
+    /// Returns the state of the export; `None` without it. `synced` is the last record on the disk.
     pub(super) fn status(&self, synced: u64, now: SystemTime) -> Option<ExportStatus> {
         lock(&self.destination).as_ref()?;
         let status = lock(&self.status).clone();

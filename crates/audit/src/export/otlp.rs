@@ -34,33 +34,33 @@ pub(super) fn request(
     lines: &[Vec<u8>],
     now: SystemTime,
 ) -> ExportLogsServiceRequest {
-    let attributes =
-        vec![attribute("service.name", service), attribute("service.instance.id", instance)];
-    let scope = InstrumentationScope {
-        name: SCOPE.to_owned(),
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        ..InstrumentationScope::default()
-    };
-    let log_records = lines.iter().filter_map(|line| log_record(line, now)).collect();
-    let scope_logs = ScopeLogs { scope: Some(scope), log_records, ..ScopeLogs::default() };
-    let resource = Some(Resource { attributes, ..Resource::default() });
-    let logs = ResourceLogs { resource, scope_logs: vec![scope_logs], ..ResourceLogs::default() };
-    ExportLogsServiceRequest { resource_logs: vec![logs] }
+    let records = lines.iter().filter_map(|line| log_record(line, now)).collect();
+    enveloped(service, instance, records)
 }
 
 /// Returns the request that tests a collector: a single log record that belongs to no log.
 pub(super) fn test_request(service: &str, now: SystemTime) -> ExportLogsServiceRequest {
-    let mut request = request(service, "", &[], now);
     let test = LogRecord {
         time_unix_nano: nanoseconds(now),
-        observed_time_unix_nano: nanoseconds(now),
         event_name: format!("{SCOPE}.test"),
         body: Some(text("a test of `promptgate check --dial`; it belongs to no audit log")),
         ..LogRecord::default()
     };
-    let scopes = request.resource_logs.iter_mut().flat_map(|logs| &mut logs.scope_logs);
-    scopes.for_each(|scope| scope.log_records.push(test.clone()));
-    request
+    enveloped(service, "", vec![test])
+}
+
+fn enveloped(
+    service: &str,
+    instance: &str,
+    log_records: Vec<LogRecord>,
+) -> ExportLogsServiceRequest {
+    let attributes =
+        vec![attribute("service.name", service), attribute("service.instance.id", instance)];
+    let scope = InstrumentationScope { name: SCOPE.to_owned(), ..InstrumentationScope::default() };
+    let scope_logs = ScopeLogs { scope: Some(scope), log_records, ..ScopeLogs::default() };
+    let resource = Some(Resource { attributes, ..Resource::default() });
+    let logs = ResourceLogs { resource, scope_logs: vec![scope_logs], ..ResourceLogs::default() };
+    ExportLogsServiceRequest { resource_logs: vec![logs] }
 }
 
 /// Returns how many log records a collector has refused, and why; `None` if it has accepted all.
