@@ -59,7 +59,7 @@ impl Retention {
                     warn!(
                         path = %log.path().display(),
                         segment = number,
-                        "an audit segment is removed that the collector has not accepted"
+                        "an unexported audit segment is removed"
                     );
                 }
                 log.append(std::iter::once((&event, now)), now)?;

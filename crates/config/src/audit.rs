@@ -82,7 +82,7 @@ table! {
     /// `audit.export`: every record is sent to an OpenTelemetry collector.
     #[derive(Clone, Debug, Eq, PartialEq)]
     pub struct AuditExport(section, key) -> Option {
-        /// Base URL of an OpenTelemetry collector (OTLP over HTTP, protobuf) for every record.
+        /// Base URL of an OTLP/HTTP collector for every record.
         #[default = ""] #[example = "https://collector.example.com:4318"]
         required pub endpoint: String =
             section.parsed(key, COLLECTOR_RULE, |text| optional(text, collector)).flatten();

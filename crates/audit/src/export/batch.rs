@@ -8,11 +8,11 @@ use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 
 use super::cursor::Cursor;
-use super::run_blocking;
 use crate::ledger::Ledger;
 use crate::queue::Queue;
 use crate::record::RecordLine;
 use crate::tail::Tail;
+use base::platform::blocking;
 
 /// A log that is exported. It does not hold the ledger, so that a replaced log can end meanwhile.
 pub(super) struct ExportedLog {
@@ -118,5 +118,89 @@ impl Batch {
     /// Returns when the first record was made, by the wall clock.
     pub(super) fn begin(&self) -> Option<SystemTime> {
         self.lines.first().and_then(|line| RecordLine::read(line)?.time())
+    }
+}
+
+pub(super) async fn run_blocking<T: Send + 'static>(
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    blocking(work).await.unwrap_or_else(|error| Err(io::Error::other(error.to_string())))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use super::*;
+    use crate::segments::folder::segment_name;
+    use crate::tail::Position;
+
+    fn line(head: &str) -> String {
+        format!("{{{head},\"instance\":\"i\",\"mac\":\"{}\"}}\n", "0".repeat(64))
+    }
+
+    fn log(folder: &Path) {
+        let begin = |number: u64, after: u64| {
+            let zero = "0".repeat(64);
+            line(&format!(
+                "\"segment\":{number},\"after\":{after},\"after_mac\":\"{zero}\",\"previous\":\"\",\
+                 \"previous_bytes\":0"
+            ))
+        };
+        let record = |seq| line(&format!("\"seq\":{seq}"));
+        // The record 3 was written again, after its segment was abandoned within the record 4.
+        let first = begin(1, 0) + &[1, 2, 3].map(record).concat() + "{\"seq\":4,";
+        let second = begin(2, 2) + &[3, 4, 5, 6].map(record).concat();
+        fs::write(folder.join(segment_name(1)), first).unwrap();
+        fs::write(folder.join(segment_name(2)), second).unwrap();
+    }
+
+    fn next(folder: &Path, cursor: &Cursor, limit: usize, synced: u64) -> (Vec<u64>, Cursor) {
+        let tail = Tail::new(folder, cursor.position);
+        let (_, batch) = read(tail, cursor.clone(), limit, synced).unwrap();
+        let seq = |line: &Vec<u8>| RecordLine::read(line).unwrap().seq().unwrap_or_default();
+        (batch.lines.iter().map(seq).collect(), batch.end)
+    }
+
+    #[test]
+    fn batches_go_on_behind_the_cursor_once_each_and_never_beyond_the_last_sync() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path();
+        log(path);
+        let begin = Cursor::read(path).unwrap();
+        assert_eq!((begin.seq, &*begin.instance), (0, "i"));
+        let (lines, cursor) = next(path, &begin, 3, 6);
+        assert_eq!(lines, [0, 1, 2], "the header, and two records");
+        cursor.write(path).unwrap();
+        let cursor = Cursor::read(path).unwrap();
+        assert_eq!(cursor.seq, 2, "a restart goes on there");
+        let (lines, cursor) = next(path, &cursor, 10, 4);
+        assert_eq!(lines, [3, 0, 4], "the record 3 once; 5 and 6 are not on the disk yet");
+        cursor.write(path).unwrap();
+        let (lines, cursor) = next(path, &Cursor::read(path).unwrap(), 10, u64::MAX);
+        assert_eq!(lines, [5, 6]);
+        assert_eq!(next(path, &cursor, 10, u64::MAX).0, []);
+    }
+
+    #[test]
+    fn a_cursor_that_does_not_fit_the_log_begins_again_and_one_whose_segment_has_left_goes_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path();
+        log(path);
+        let (_, cursor) = next(path, &Cursor::read(path).unwrap(), 3, 6);
+        for wrong in [
+            Cursor { digest: "0".repeat(64), ..cursor.clone() },
+            Cursor { instance: "j".to_owned(), ..cursor.clone() },
+            Cursor { position: Position { offset: 1 << 20, ..cursor.position }, ..cursor.clone() },
+        ] {
+            wrong.write(path).unwrap();
+            assert_eq!(Cursor::read(path).unwrap().seq, 0, "{wrong:?}");
+        }
+        cursor.write(path).unwrap();
+        fs::remove_file(path.join(segment_name(1))).unwrap();
+        assert_eq!(next(path, &Cursor::read(path).unwrap(), 10, 6).0, [0, 3, 4, 5, 6]);
+        fs::write(path.join("export.json"), "{").unwrap();
+        assert_eq!(Cursor::read(path).unwrap().seq, 0);
     }
 }

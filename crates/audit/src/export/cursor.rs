@@ -50,7 +50,7 @@ impl Cursor {
         }
         warn!(
             path = %folder.display(),
-            "the cursor of the audit export does not fit the log; every record is exported again"
+            "the export cursor does not fit the audit log; exporting all again"
         );
         Ok(begin)
     }

@@ -17,8 +17,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::Audit;
-use base::platform::{blocking, wall_clock};
-use batch::{Batch, ExportedLog};
+use base::platform::wall_clock;
+use batch::{Batch, ExportedLog, run_blocking};
 use collector::{Collector, Refusal};
 use config::Proxies;
 use domain::time::backoff::Backoff;
@@ -161,7 +161,7 @@ impl AuditExport {
     fn failed(&self, why: String) {
         let mut status = lock(&self.status);
         if status.failure.as_ref() != Some(&why) {
-            warn!(reason = why, "the audit log cannot be exported; retrying, and nothing is lost");
+            warn!(reason = why, "the audit log cannot be exported; retrying");
             status.failure = Some(why);
         }
     }
@@ -205,12 +205,6 @@ impl Exporting {
         }
         sent
     }
-}
-
-async fn run_blocking<T: Send + 'static>(
-    work: impl FnOnce() -> io::Result<T> + Send + 'static,
-) -> io::Result<T> {
-    blocking(work).await.unwrap_or_else(|error| Err(io::Error::other(error.to_string())))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -1,6 +1,7 @@
 //! Tests of the log on a file system, with a clock that is handed in.
 
 mod callers_write;
+mod exported;
 mod failpoints;
 mod tampering;
 
