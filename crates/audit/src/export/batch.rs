@@ -180,7 +180,7 @@ mod tests {
         cursor.write(path).unwrap();
         let (lines, cursor) = next(path, &Cursor::read(path).unwrap(), 10, u64::MAX);
         assert_eq!(lines, [5, 6]);
-        assert_eq!(next(path, &cursor, 10, u64::MAX).0, []);
+        assert!(next(path, &cursor, 10, u64::MAX).0.is_empty());
     }
 
     #[test]

@@ -100,7 +100,7 @@ fn a_proof_is_checked_with_the_public_key_alone_and_a_changed_line_is_not_signed
     let proof = prove(folder.path(), 5).unwrap().unwrap();
     assert!(proof.lines[0].starts_with("{\"seq\":5,"), "{}", proof.lines[0]);
     let running = |lines: &[String]| {
-        let before = from_hex(&proof.before).unwrap();
+        let before: [u8; 32] = from_hex(&proof.before).unwrap();
         let next = |digest, line: &String| next_digest(&digest, format!("{line}\n").as_bytes());
         hex(&lines.iter().fold(before, next))
     };
