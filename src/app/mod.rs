@@ -123,7 +123,8 @@ impl App {
         let verifying = regular_verification.clone().run(audit.clone(), stop.clone());
         supervisor.supervise("regular_verification", verifying);
         audit.export().configure(export_destination(&config));
-        let exporting = audit.export().clone().run(audit.clone(), stop.clone());
+        let log = audit.clone();
+        let exporting = audit.export().clone().run(move || log.ledger(), stop.clone());
         supervisor.supervise("audit_export", exporting);
         let upstream_deps = UpstreamDeps::new(audit.clone(), telemetry.clone(), supervisor.clone());
         let upstream_deps = UpstreamDeps { logins, ..upstream_deps };

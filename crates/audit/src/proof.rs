@@ -57,7 +57,6 @@ pub fn prove(folder: &Path, seq: u64) -> io::Result<Option<Proof>> {
         if number < seq {
             digest = next_digest(&digest, &[text, b"\n"].concat());
         } else if number > seq && (proof.lines.is_empty() || line.is("checkpoint")) {
-            // Without the record there is a declared gap.
             proof.checkpoint = shown();
             return ControlFlow::Break(());
         } else {

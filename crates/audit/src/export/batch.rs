@@ -109,7 +109,6 @@ fn read(mut tail: Tail, cursor: Cursor, limit: usize, synced: u64) -> io::Result
         ControlFlow::Continue(())
     })?;
     batch.end.position = tail.position();
-    // Lines that were exported before are skipped at once.
     batch.is_full |= !at_end && batch.lines.is_empty() && batch.end.position != begin;
     Ok((tail, batch))
 }

@@ -46,7 +46,6 @@ const MAX_RETRY_AFTER: Duration = Duration::from_secs(3600);
 const MAX_SHOWN: usize = 200;
 
 impl Collector {
-    /// Creates a client.
     pub(super) fn new(config: config::AuditExport, proxies: &Proxies) -> Result<Self, String> {
         let policy = AddressPolicy::NotLinkLocal;
         let egress = Egress::pooled(1, CONNECT, None, policy, Some(proxies))?;

@@ -29,7 +29,6 @@ pub(super) struct Cursor {
     pub digest: String,
 }
 
-/// The file of the cursor.
 const FILE: &str = "export.json";
 
 impl Cursor {

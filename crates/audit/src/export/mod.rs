@@ -16,7 +16,7 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::Audit;
+use crate::ledger::Ledger;
 use base::platform::wall_clock;
 use batch::{Batch, ExportedLog, run_blocking};
 use collector::{Collector, Refusal};
@@ -93,12 +93,16 @@ impl AuditExport {
         Some(ExportStatus { waiting, lag: age.unwrap_or_default(), ..status })
     }
 
-    /// Exports the current log until `stop`.
-    pub async fn run(self: Arc<Self>, audit: Audit, stop: CancellationToken) {
+    /// Exports the log that `current` returns until `stop`.
+    pub async fn run(
+        self: Arc<Self>,
+        current: impl Fn() -> Option<Arc<Ledger>>,
+        stop: CancellationToken,
+    ) {
         let mut running = None;
         let exporting = async {
             loop {
-                let stepped = self.step(&mut running, &audit).await;
+                let stepped = self.step(&mut running, current()).await;
                 let pause = stepped.unwrap_or_else(|error| {
                     running = None;
                     self.failed(error.to_string());
@@ -114,11 +118,14 @@ impl AuditExport {
     }
 
     /// Sends the next records; returns the time until the next step.
-    async fn step(&self, running: &mut Option<Exporting>, audit: &Audit) -> io::Result<Duration> {
+    async fn step(
+        &self,
+        running: &mut Option<Exporting>,
+        ledger: Option<Arc<Ledger>>,
+    ) -> io::Result<Duration> {
         let destination = lock(&self.destination).clone();
-        // Another destination goes on behind the cursor.
         running.take_if(|running| Some(&running.destination) != destination.as_ref());
-        let (Some(destination), Some(ledger)) = (destination, audit.ledger()) else {
+        let (Some(destination), Some(ledger)) = (destination, ledger) else {
             return Ok(RETRY);
         };
         let exporting = match running {
@@ -180,7 +187,7 @@ impl Destination {
 }
 
 impl Exporting {
-    async fn open(destination: Destination, ledger: &Arc<super::Ledger>) -> io::Result<Self> {
+    async fn open(destination: Destination, ledger: &Arc<Ledger>) -> io::Result<Self> {
         let Destination { config, proxies, .. } = &destination;
         let collector = Collector::new(config.clone(), proxies).map_err(io::Error::other)?;
         let limit = config.batch;
@@ -192,7 +199,6 @@ impl Exporting {
     async fn send(&mut self, batch: &Batch) -> Result<(), Refusal> {
         let count = batch.lines.len();
         let Destination { service, config, .. } = &self.destination;
-        // A thousand lines take a few milliseconds.
         let request = otlp::request(service, &batch.end.instance, &batch.lines, wall_clock());
         let sent = self.collector.send(&request).await;
         match &sent {

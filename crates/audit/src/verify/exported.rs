@@ -74,7 +74,6 @@ impl ExportedLines {
         }
     }
 
-    /// Adds the lines in the bodies of a value.
     fn add_bodies(&mut self, value: &Value) {
         match value {
             Value::Array(elements) => elements.iter().for_each(|element| self.add_bodies(element)),
