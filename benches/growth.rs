@@ -23,6 +23,9 @@ use domain::calls::caller::Caller;
 use domain::calls::cursor::PagePosition;
 use domain::calls::link::Link;
 use domain::calls::rights::PromptRef;
+use domain::guards::built_in::BUILT_INS;
+use domain::guards::pattern::Pattern;
+use domain::guards::text_guard::{TextGuard, masked};
 use domain::json::Json;
 use domain::json::document::Document;
 use domain::prompts::content;
@@ -145,6 +148,7 @@ fn main() -> ExitCode {
     library(&mut growth);
     tokens(&mut growth);
     streams_and_content(&mut growth);
+    guards(&mut growth);
     println!("{} of them grow faster than their inputs", growth.failed);
     ExitCode::from(u8::from(growth.failed > 0))
 }
@@ -470,6 +474,27 @@ fn tokens(growth: &mut Growth) {
 }
 
 /// Streams of upstreams, and the contents of their results.
+fn guards(growth: &mut Growth) {
+    let units = [
+        "a",
+        "4 ",
+        "4111 1111 ",
+        "-----BEGIN PRIVATE KEY-----",
+        "a@",
+        "a.b@c.de ",
+        "https://a/",
+        "DE89 3704 ",
+        "ghp_",
+        "\u{200b}é",
+    ];
+    for known in &BUILT_INS {
+        let patterns = vec![Pattern::parse(known.name, &[]).expect("a built-in pattern")];
+        let guard = TextGuard { masks: true, patterns };
+        let name = format!("guard {}", known.name);
+        growth.check_text(&name, &units, |text| masked(text, &guard.find(text)));
+    }
+}
+
 fn streams_and_content(growth: &mut Growth) {
     growth.check_text("event stream", &["\n", "data:\n", "data: a\n", "a", "\r", ":\n"], |text| {
         [1, text.len()].map(|size| {

@@ -10,6 +10,7 @@ pub mod address_policy;
 pub mod approval;
 pub mod calls;
 pub mod fault;
+pub mod guards;
 pub mod json;
 pub mod name;
 pub mod prompts;

@@ -2,6 +2,7 @@
 //! instructions that a reader cannot see and would not accept.
 
 use std::fmt::Write as _;
+use std::ops::Range;
 
 use crate::json::document::Document;
 use crate::json::{Json, JsonKind, write_str};
@@ -34,6 +35,16 @@ pub fn count(text: &str) -> usize {
         return 0;
     }
     characters(text).filter(|(_, hidden)| *hidden).count()
+}
+
+/// Iterates over the places of hidden characters, in bytes.
+pub(crate) fn places(text: &str) -> impl Iterator<Item = Range<usize>> {
+    let mut end = 0;
+    let text = if count(text) == 0 { "" } else { text };
+    characters(text).filter_map(move |(c, hidden)| {
+        end += c.len_utf8();
+        hidden.then_some(end - c.len_utf8()..end)
+    })
 }
 
 /// Returns the text without its hidden characters.

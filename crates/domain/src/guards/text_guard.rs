@@ -1,0 +1,124 @@
+//! Guards by patterns: what a guard decides on the texts of a document.
+
+use super::pattern::{Finding, Pattern};
+use crate::json::document::Document;
+use crate::json::edits::Edits;
+use crate::json::{Json, JsonKind};
+
+/// A guard that searches texts for patterns.
+#[derive(Clone, Debug)]
+pub struct TextGuard {
+    /// Whether each finding is replaced by [`MASK`]; otherwise the document is denied.
+    pub masks: bool,
+    pub patterns: Vec<Pattern>,
+}
+
+/// The kind of a document, which decides on the strings in it that are texts.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Texts {
+    /// Arguments of a client: all strings, and the keys.
+    Arguments,
+    /// A checked result for prompts: no words of the protocol.
+    Content,
+    /// A result of the upstream of `[passthrough]`.
+    Foreign,
+}
+
+/// The text in place of a finding.
+pub const MASK: &str = "***";
+
+/// The value of a masked `uri`, which must remain a URI.
+const MASKED_URI: &str = "about:masked";
+
+/// The decision of a guard on a document, with the reason code of a finding.
+#[derive(Clone, Debug)]
+pub enum Decision {
+    Allowed,
+    Denied(&'static str),
+    Masked(&'static str, Document),
+}
+
+impl TextGuard {
+    /// Returns the findings of all patterns in a text, in the order of their places.
+    pub fn find(&self, text: &str) -> Vec<Finding> {
+        let mut found = Vec::new();
+        self.patterns.iter().for_each(|pattern| pattern.find(text, &mut found));
+        found.sort_by_key(|finding| finding.place.start);
+        found
+    }
+
+    /// Decides on the texts of a document. Findings that cannot be masked are denied: keys that a
+    /// client has chosen, and numbers.
+    pub fn decide(&self, document: &Document, texts: Texts) -> Decision {
+        let mut edits = Edits::default();
+        let mut code = None;
+        let mut values = vec![(false, document.json())];
+        while let Some((is_uri, value)) = values.pop() {
+            if value.kind() == JsonKind::Array {
+                values.extend(value.elements().map(|element| (false, element)));
+                continue;
+            }
+            let text = match value.kind() {
+                JsonKind::Object => {
+                    for (key, member) in value.members() {
+                        let key = key.as_str().unwrap_or_default();
+                        if texts == Texts::Arguments
+                            && let Some(finding) = self.find(&key).first()
+                        {
+                            return Decision::Denied(finding.code);
+                        }
+                        if !texts.leaves_out(value, &key) {
+                            values.push((key == "uri", member));
+                        }
+                    }
+                    continue;
+                }
+                JsonKind::String => value.as_str().unwrap_or_default(),
+                _ => value.text().into(),
+            };
+            let found = self.find(&text);
+            let Some(first) = found.first() else { continue };
+            if !self.masks || value.kind() != JsonKind::String {
+                return Decision::Denied(first.code);
+            }
+            code = Some(first.code);
+            let masked = if is_uri { MASKED_URI.into() } else { masked(&text, &found) };
+            edits.set(document, value, &masked);
+        }
+        let Some(code) = code else { return Decision::Allowed };
+        let masked = edits.applied(document, document.json());
+        Decision::Masked(code, Document::copy_of(Json::accepted(&masked)))
+    }
+}
+
+impl Texts {
+    /// Whether a member of an object is no text: encoded content, or a word of the protocol.
+    fn leaves_out(self, object: Json<'_>, key: &str) -> bool {
+        match (self, key) {
+            (Self::Arguments, _) => false,
+            (_, "blob") => object.get("uri").is_some(),
+            (_, "data") => object.get("type").is_some_and(|t| t.is("image") || t.is("audio")),
+            (own, "mimeType" | "role" | "type") => own == Self::Content,
+            _ => false,
+        }
+    }
+}
+
+/// Returns a text with one mask for findings that overlap or touch. The findings are in the order
+/// of their places.
+pub fn masked(text: &str, found: &[Finding]) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut end = 0;
+    for Finding { place, .. } in found {
+        if place.start > end || out.is_empty() {
+            out.push_str(&text[end..place.start]);
+            out.push_str(MASK);
+        }
+        end = end.max(place.end);
+    }
+    out.push_str(&text[end..]);
+    out
+}
+
+#[cfg(test)]
+mod tests;
