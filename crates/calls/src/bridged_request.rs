@@ -93,7 +93,8 @@ impl BridgedRequest<'_> {
         let mut reply = reply::prompt(result, prompt.origin(), hidden_text)?;
         upstream.repairs().count_all(reply.repairs);
         if let Some(expected) = expected {
-            withhold_other_text(&router.shared, prompt, expected, &reply.result).await?;
+            reply.is_proved =
+                withhold_other_text(&router.shared, prompt, expected, &reply.result).await?;
         }
         reply.overlay.clone_from(&prompt.item.overlay);
         Ok(Reply::Prompt(reply))

@@ -7,6 +7,7 @@ use arc_swap::ArcSwap;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
+use super::guards::Guards;
 use super::rollouts::{RolloutStates, Rollouts};
 use super::suspended_calls::SuspendedCalls;
 use super::unapproved_texts::UnapprovedTexts;
@@ -211,9 +212,18 @@ impl Router {
             has_callers: config.auth.has_method(),
             needs_credential: config.auth.required,
         };
-        let overlays = config.overlays.clone();
-        let approval_rules = config.approvals.clone();
-        Self { gate, lists, upstreams, sealer, limits, approval_rules, overlays, rollouts, shared }
+        Self {
+            gate,
+            lists,
+            upstreams,
+            sealer,
+            limits,
+            approval_rules: config.approvals.clone(),
+            overlays: config.overlays.clone(),
+            rollouts,
+            guards: Guards::new(config, &shared.telemetry),
+            shared,
+        }
     }
 }
 

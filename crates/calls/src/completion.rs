@@ -1,11 +1,16 @@
 //! Completions of arguments.
 
+use serde_json::json;
 use tokio::time::Instant;
 
+use super::admitted::CallContext;
 use super::call_channel::{CallChannel, CallEvent};
+use super::guards::{Guards, Passing};
 use super::routed_prompt::{RoutedPrompt, origin};
 use catalog::reply::{self, Completion, Reply};
+use config::GuardEvent;
 use domain::fault::{Fault, UpstreamFault};
+use domain::json::Json;
 use domain::json::document::Document;
 use upstream::call::correlator::InterimMessage;
 use upstream::call::exchange::{CallExchange, ExchangeEvent};
@@ -48,6 +53,37 @@ pub(super) async fn complete(
     let request = UpstreamRequest::of_call(admitted.call, params, item.overlay.clone());
     let exchange = admitted.upstream.call(&admitted.authorized, request, deadline);
     reply::completion(response(exchange, channel).await?, routed.origin())
+}
+
+/// As [`complete`]; the input of the client and the values pass the guards.
+pub(super) async fn complete_guarded(
+    guards: &Guards,
+    routed: &RoutedPrompt<'_>,
+    completing: Completing<'_>,
+    context: CallContext<'_>,
+) -> Result<Reply, Fault> {
+    let event = GuardEvent::Completions;
+    if !guards.examine(event) {
+        return complete(routed, completing, context.channel, context.deadline).await;
+    }
+    let Completing { argument, value, context: filled } = completing;
+    let others = filled.map_or("{}", |filled| filled.json().text());
+    let written = format!(r#"{{"value":{},"context":{others}}}"#, json!(value));
+    let written = Document::copy_of(Json::accepted(&written));
+    let sent = Passing { event, ..Passing::arguments(routed.listed()) };
+    let written = guards.pass(sent, context, written).await?;
+    let read = written.json();
+    let value = read.get("value").and_then(Json::as_str).ok_or(Fault::Internal)?;
+    let filled = read.get("context").map(Document::copy_of).filter(|_| filled.is_some());
+    let completing = Completing { argument, value: &value, context: filled.as_ref() };
+    let mut reply = complete(routed, completing, context.channel, context.deadline).await?;
+    if let Reply::Completion { completion, .. } = &mut reply {
+        let values = Document::copy_of(Json::accepted(&format!("[{}]", completion.values)));
+        let received = Passing { event, ..Passing::result(routed.listed()) };
+        let values = guards.pass(received, context, values).await?;
+        completion.values = values.json().text().trim_matches(['[', ']']).to_owned();
+    }
+    Ok(reply)
 }
 
 /// Waits for a response that only progress messages may precede.

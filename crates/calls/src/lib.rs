@@ -14,6 +14,7 @@ mod bridge;
 mod bridged_request;
 pub mod passthrough;
 pub mod call_channel;
+mod guards;
 pub mod links;
 pub mod labels;
 mod suspended_calls;
@@ -52,7 +53,7 @@ use catalog::search::search;
 use catalog::snapshot::{Catalog, Incomplete};
 use catalog::status::statuses;
 use catalog::view_cache::{ListKind, ListKinds};
-use completion::{Completing, complete};
+use completion::{Completing, complete_guarded};
 use config::{ApprovalRules, Exposure, Limits, ToolForm};
 use domain::approval::ApprovalKind;
 use domain::calls::call::{Call, InputRetry, NameKind, Request, SkillPart};
@@ -64,6 +65,7 @@ use domain::prompts::overlay::{self, Overlay};
 use domain::protocol::via::Via;
 use domain::time::unix_time::UnixSeconds;
 use domain::tool::name::is_derived;
+use guards::{Guards, Passing};
 use labels::LabelledPrompts;
 use passthrough::PassthroughUpstream;
 use policy::{CallRecord, CallTarget, Gate, Resolution};
@@ -99,6 +101,7 @@ pub struct Router {
     approval_rules: ApprovalRules,
     overlays: Vec<Overlay>,
     rollouts: Rollouts,
+    guards: Guards,
     shared: Arc<RouterSharedState>,
 }
 
@@ -176,7 +179,7 @@ impl Router {
                     self.lists.catalog_for(call, record, name, NameKind::Public, deadline).await;
                 let routed = self.authorize(&catalog, context, name, NameKind::Public).await?;
                 let completion = Completing { argument, value, context: completed.as_ref() };
-                let reply = complete(&routed, completion, channel, deadline).await;
+                let reply = complete_guarded(&self.guards, &routed, completion, context).await;
                 let reply = reply.map_err(|fault| without_presets(routed.item, fault))?;
                 self.count_use(call, routed.item, began);
                 Ok(reply)
@@ -236,11 +239,23 @@ impl Router {
             None => None,
         };
         let arguments = renamed.as_ref().or(arguments);
+        let mut sent = arguments.cloned();
+        if let Some(sent) = &mut sent {
+            let passing = Passing::arguments(routed.listed());
+            *sent = self.guards.pass(passing, context, sent.clone()).await?;
+        }
+        let arguments = sent.as_ref();
         let reply = self.get(&routed, arguments, retry, context).await;
         if let Some(version) = routed.version {
             self.rollouts.note(version, &call.caller, &reply, now);
         }
         let mut reply = reply.map_err(|fault| without_presets(routed.item, fault))?;
+        if let Reply::Prompt(prompt) = &mut reply
+            && !prompt.is_proved
+        {
+            let received = Passing::result(routed.listed());
+            prompt.result = self.guards.pass(received, context, prompt.result.clone()).await?;
+        }
         self.count_use(call, routed.item, began);
         count_tolerated(&self.shared, routed.item);
         links::seal(self, &catalog, &routed, &mut reply, now);

@@ -4,6 +4,7 @@
 use super::Router;
 use super::admitted::{Admitted, CallContext};
 use super::completion::response;
+use super::guards::Passing;
 use super::routed_prompt::RoutedPrompt;
 use super::skills::is_file;
 use base::seal::TokenKind;
@@ -98,6 +99,8 @@ pub(super) async fn read(
     let result = result.map_err(|fault| as_unknown(fault.into(), uri, call))?;
     let mode = upstream.config().settings.content;
     let mut resource = reply::resource(result, routed.origin(), mode)?;
+    let received = Passing::result(routed.listed());
+    resource.result = router.guards.pass(received, context, resource.result).await?;
     let links = LinkSealer { router, catalog: &catalog, routed: &routed, now };
     resource.links = links.in_contents(&resource.result, (&link.uri, uri));
     router.count_use(call, routed.item, began);

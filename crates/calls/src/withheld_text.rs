@@ -39,13 +39,13 @@ impl Unapproved {
 }
 
 /// Compares a checked result with the approved text. Another text is withheld where approval is
-/// enforced, and served with a note otherwise.
+/// enforced, and served with a note otherwise. Returns whether the text is approved.
 pub(super) async fn withhold_other_text(
     shared: &Arc<RouterSharedState>,
     routed: &RoutedPrompt<'_>,
     expected: &ExpectedText<'_>,
     result: &Document,
-) -> Result<(), Fault> {
+) -> Result<bool, Fault> {
     let item = routed.item;
     // The length of the text, not of its buffer, which may be larger.
     let bytes = result.json().text().len();
@@ -56,7 +56,7 @@ pub(super) async fn withhold_other_text(
     } else {
         Box::pin(verify_large(shared, routed, expected, result, bytes)).await
     };
-    let Err(other) = verified else { return Ok(()) };
+    let Err(other) = verified else { return Ok(true) };
     shared.unapproved_texts.found(routed, expected, &other);
     let approved = expected.digest().clone();
     let offered = other.digest;
@@ -67,7 +67,7 @@ pub(super) async fn withhold_other_text(
         return Err(fault);
     }
     note_unapproved(shared, item, &fault, Unapproved::Served);
-    Ok(())
+    Ok(false)
 }
 
 /// Compares a large result beside the calls.
@@ -152,7 +152,8 @@ async fn snapshot(
     let hidden_text = routed.admitted.upstream.config().settings.content;
     let checked = reply::prompt(result, routed.origin(), hidden_text);
     let checked = checked.inspect_err(|fault| error!(%fault, name, "snapshot is refused")).ok()?;
-    Some(PromptReply { overlay: item.overlay.clone(), is_snapshot: true, ..checked })
+    let overlay = item.overlay.clone();
+    Some(PromptReply { overlay, is_snapshot: true, is_proved: true, ..checked })
 }
 
 /// Counts and records a get of a text that was not approved.

@@ -71,6 +71,8 @@ pub struct PromptReply {
     pub overlay: Option<Arc<CallOverlay>>,
     /// Whether the result is an approved snapshot instead of the upstream's.
     pub is_snapshot: bool,
+    /// Whether the text is proved against the approved one, which guards have examined.
+    pub is_proved: bool,
 }
 
 impl PromptReply {
@@ -80,7 +82,9 @@ impl PromptReply {
         let repairs = RepairKinds::default();
         let links = Edits::default();
         let overlay = None;
-        Self { result, origin, flags, repairs, links, overlay, is_snapshot: false }
+        let is_snapshot = false;
+        let is_proved = false;
+        Self { result, origin, flags, repairs, links, overlay, is_snapshot, is_proved }
     }
 }
 

@@ -11,12 +11,12 @@ mod addresses;
 mod admin;
 mod audit;
 mod auth;
+mod calls;
 mod cluster;
 pub mod error;
 pub mod durable_file;
 mod net;
 mod in_use;
-mod limits;
 pub mod labels;
 pub mod lock;
 mod overlays;
@@ -47,10 +47,11 @@ pub use approvals::ApprovalRules;
 pub use audit::{Audit, AuditExport, Durability, OnAuditFailure, OnAuditFull};
 pub use auth::jwt::{Jwt, is_https_or_loopback};
 pub use auth::{ApiKey, Auth, Certificate, Identity};
+pub use calls::guards::{Guard, GuardEvent};
+pub use calls::limits::{Limit, Per, default_limit_name};
 pub use cluster::{Cluster, OnMissing, OnStoreFailure, SharedLimits, StoreCredential, StoreServer};
 pub use error::{ConfigError, Origin};
 pub use in_use::Setting;
-pub use limits::{Limit, Per, default_limit_name};
 pub use net::Proxies;
 pub use net::tls::{Tls, TlsFiles};
 pub use reader::key;
@@ -104,6 +105,8 @@ pub struct Config {
     /// `None`: no rules are configured, and every caller may use every prompt.
     pub access: Option<Access>,
     pub limits: Vec<Limit>,
+    /// The guards in the order of the file.
+    pub guards: Vec<Arc<Guard>>,
     /// `None`: the audit log is disabled.
     pub audit: Option<Audit>,
     /// `None`: this replica stands alone.
@@ -315,13 +318,15 @@ impl Config {
         // Anyone may get every prompt.
         let is_open = !auth.required && access.is_none();
         let telemetry = TelemetrySettings::read_table(root.section("telemetry"), proxies.clone());
+        let views = views::read_all(&mut root, &server, &upstreams, &disabled);
         let mut config = Self {
             digest: seal::sha256_text(text.as_bytes()),
             files: Vec::new(),
             unused_variables: Vec::new(),
             auth,
             access,
-            limits: limits::read_all(&mut root),
+            limits: calls::limits::read_all(&mut root),
+            guards: calls::guards::read_all(&mut root, &server, (&upstreams, &disabled), &views),
             audit: Audit::read_table(root.section("audit"), server.limits.share),
             admin: admin::read(root.section("admin"), &proxies, is_open),
             listing: listing(root.section("listing")),
@@ -330,7 +335,7 @@ impl Config {
             overlays: overlays::read_all(&mut root, &upstreams, &disabled),
             approvals: approvals::read(root.section("approvals"), &upstreams, modes, &telemetry),
             rollouts: rollouts::read_all(&mut root),
-            views: views::read_all(&mut root, &server, &upstreams, &disabled),
+            views,
             cluster: cluster::read(root.section("cluster"), server.seal_keys.is_some()),
             server,
             disabled_upstreams: disabled,
@@ -386,6 +391,7 @@ admin: The admin API and the console.
 auth: Authentication of callers.
 access: Which caller may use which prompt. Without rules every caller may use every prompt.
 limits: Rate limits. A call must pass every limit that counts it.
+guards: What the texts of calls may hold (docs/guards.md).
 cluster: The store that the replicas of one gateway share.
 audit: The audit log.
 naming: Public names of prompts: the prefix of the upstream, the separator, and the name at the
@@ -431,6 +437,7 @@ transport = "mlflow"
 [[auth.mtls]]
 [[access.rules]]
 [[limits]]
+[[guards]]
 [approvals.notify]
 [[approvals.probes]]
 [[overlays]]

@@ -190,6 +190,8 @@ pub enum RequestFault {
         /// Separated by commas.
         choices: String,
     },
+    #[error("the guard {guard:?} refuses a text of this call ({code}); leave such texts out")]
+    DeniedByGuard { guard: String, code: &'static str },
     #[error("unknown prompt; list the prompts again")]
     UnknownPrompt,
     #[error("unknown tool; list the tools again")]
@@ -249,6 +251,7 @@ impl RequestFault {
             Self::MissingArgument { .. } => "missing_argument",
             Self::PresetArgument { .. } => "preset_argument",
             Self::NoChoice { .. } => "no_choice",
+            Self::DeniedByGuard { .. } => "guard_denied",
             Self::UnknownPrompt => "unknown_prompt",
             Self::UnknownTool => "unknown_tool",
             Self::UnknownResource { .. } => "unknown_resource",
@@ -718,6 +721,9 @@ impl Fault {
                 | RequestFault::PresetArgument { argument }
                 | RequestFault::NoChoice { argument, .. },
             ) => Some(format!("arguments.{argument}")),
+            Fault::Request(RequestFault::DeniedByGuard { guard, .. }) => {
+                Some(format!("guards.{guard}"))
+            }
             Fault::Upstream(UpstreamFault {
                 kind: UpstreamFaultKind::NotApproved { .. }, ..
             }) => Some("approvals.text".to_owned()),

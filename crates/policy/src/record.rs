@@ -175,6 +175,13 @@ impl CallRecord {
         self.amend(|event| event.text("served", other));
     }
 
+    /// Records a finding of a guard in `text`, with a keyed digest of it.
+    pub fn guarded(&self, event: AuditEvent, text: &str) {
+        let Some(open) = &self.open else { return };
+        let event = event.number("call", open.number);
+        open.ledger.note(event.text("examined_hmac", &open.ledger.digest(text)));
+    }
+
     /// Notes the skill to which a file or folder with this URI belongs. Does nothing for the URI of
     /// its `SKILL.md`, which names the skill.
     pub fn part_of(&self, skill: &str, uri: &str) {

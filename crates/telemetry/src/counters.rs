@@ -34,6 +34,8 @@ counters! {
         "Prompt definitions that changed under the same name";
     unapproved: "promptgate.unapproved", "{get}",
         "Gets of prompts or texts that were not approved, by outcome";
+    guarded: "promptgate.guard.decisions", "{decision}",
+        "Decisions of guards, by outcome";
     rolled_out: "promptgate.rollout.gets", "{get}",
         "Gets of prompts with a rollout, by version and outcome";
     approval_notifications: "promptgate.approval_notifications", "{notification}",

@@ -171,6 +171,13 @@ impl Metrics {
         self.counters.unapproved.add(1, &[by_upstream(upstream), outcome]);
     }
 
+    /// Counts a decision of a guard; `outcome` is `allowed`, `denied`, `masked`, `observed` or
+    /// `failed`.
+    pub fn guarded(&self, guard: &str, outcome: &'static str) {
+        let guard = KeyValue::new("promptgate.guard", guard.to_owned());
+        self.counters.guarded.add(1, &[guard, KeyValue::new("promptgate.outcome", outcome)]);
+    }
+
     /// Counts a get whose version a rollout has chosen; `outcome` is `ok` or `failed`. Each
     /// configured prompt has two versions.
     pub fn rolled_out(&self, prompt: &str, version: &str, outcome: &'static str) {

@@ -12,6 +12,7 @@ use super::Router;
 use super::admitted::{Admitted, CallContext};
 use super::bridge::Bridge;
 use super::bridged_request::BridgedRequest;
+use super::guards::Passing;
 use super::skills::is_file;
 use base::seal::TokenKind;
 use catalog::list_cursor::ListCursors;
@@ -19,7 +20,7 @@ use catalog::listed_item::ListedItem;
 use catalog::passthrough_reply::{PassthroughPage, PassthroughReply, elements};
 use catalog::reply::{ListReply, Reply};
 use catalog::snapshot::{Catalog, Incomplete};
-use config::ToolForm;
+use config::{GuardEvent, ToolForm};
 use domain::approval::ApprovalState;
 use domain::calls::call::{Call, NameKind, ServerRequestMode};
 use domain::calls::caller::Caller;
@@ -27,6 +28,7 @@ use domain::calls::cursor::CacheScope;
 use domain::calls::passthrough::{PassthroughCapabilities, PassthroughList, PassthroughRequest};
 use domain::calls::rights::{Allowed, PromptRef};
 use domain::fault::{Fault, RequestFault, UpstreamFault, UpstreamFaultKind as Kind};
+use domain::guards::text_guard::Texts;
 use domain::json::Json;
 use domain::json::document::Document;
 use domain::protocol::method::{ForeignMethod, Method};
@@ -132,6 +134,11 @@ impl PassthroughUpstream<'_> {
         cursor: Option<&str>,
         context: CallContext<'_>,
     ) -> Result<Reply, Fault> {
+        let upstream = &self.upstream.config().id;
+        let (event, texts) = (GuardEvent::Passthrough, Texts::Arguments);
+        let passing = Passing { event, texts, upstream, name: &request.name };
+        let guarded = self.guarded(request, passing, context).await?;
+        let request = guarded.as_ref().unwrap_or(request);
         let params = request.params_with(cursor);
         let headers = self.headers(request);
         let sent =
@@ -145,7 +152,36 @@ impl PassthroughUpstream<'_> {
             now: context.now,
             rounds: 0,
         };
-        bridge.run(request.retry.as_ref()).await
+        let mut reply = bridge.run(request.retry.as_ref()).await?;
+        if let Reply::Passthrough(passed) = &mut reply {
+            let received = Passing { texts: Texts::Foreign, ..passing };
+            passed.result =
+                self.router.guards.pass(received, context, passed.result.clone()).await?;
+        }
+        Ok(reply)
+    }
+
+    /// Takes the parameters past the guards. `None`: they are not examined.
+    async fn guarded(
+        self,
+        request: &PassthroughRequest,
+        passing: Passing<'_>,
+        context: CallContext<'_>,
+    ) -> Result<Option<PassthroughRequest>, Fault> {
+        if !self.router.guards.examine(GuardEvent::Passthrough) {
+            return Ok(None);
+        }
+        let params = format!("{{{}}}", request.params);
+        let params = Document::parse(params.into_bytes(), MAX_DEPTH)
+            .map_err(|_| Fault::invalid_params("`params` are nested too deep to be examined"))?;
+        let masked = self.router.guards.pass(passing, context, params).await?;
+        let text = &masked.json().text()[1..masked.json().text().len() - 1];
+        let changes = |key| masked.json().get(key).is_some_and(|now| !now.is(&request.sent_name));
+        if *text != *request.params && (changes("name") || changes("uri")) {
+            // The caller may use what it has named, and nothing else.
+            return Err(Fault::invalid_params("a guard masks the name; use another one"));
+        }
+        Ok(Some(PassthroughRequest { params: text.into(), ..request.clone() }))
     }
 
     /// Returns the headers that repeat arguments of a tool.

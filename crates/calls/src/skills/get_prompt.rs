@@ -6,6 +6,7 @@ use crate::admitted::CallContext;
 use crate::routed_prompt::{RoutedPrompt, origin};
 use catalog::listed_item::ListedSkill;
 use catalog::reply::{self, PromptReply, Reply};
+use domain::approval::ApprovalState;
 use domain::fault::{Fault, UpstreamFaultKind as Kind};
 use domain::json::document::Document;
 use domain::prompts::skill_prompt::{SkillMessages, TASK};
@@ -41,7 +42,9 @@ pub(crate) async fn get(
     let result = messages.result().ok_or(Fault::Internal)?;
     // The result is a prompt from here on, and is checked as a prompt.
     let reply = reply::prompt(result, origin(item), admitted.upstream.config().settings.content)?;
-    Ok(Reply::Prompt(PromptReply { is_snapshot, ..reply }))
+    // Its files were checked against the entry, which approvals cover.
+    let is_proved = item.approval.state == ApprovalState::Approved;
+    Ok(Reply::Prompt(PromptReply { is_snapshot, is_proved, ..reply }))
 }
 
 /// Returns the `task` argument of a prompt that is derived from a skill.

@@ -13,6 +13,7 @@ use super::Router;
 use super::admitted::{Admitted, CallContext};
 use super::call_channel::CallChannel;
 use super::completion::response;
+use super::guards::Passing;
 use super::resolution::held;
 use super::routed_prompt::origin;
 use super::withheld_text::count_tolerated;
@@ -21,6 +22,7 @@ use catalog::listed_item::{ListedItem, ListedSkill};
 use catalog::reply::{Reply, SkillBody, SkillReply};
 use catalog::skills::catalog::{FoundPart, FoundSkill};
 use catalog::snapshot::Catalog;
+use domain::approval::ApprovalState;
 use domain::calls::call::SkillPart;
 use domain::calls::caller::Caller;
 use domain::fault::{Fault, RequestFault, UpstreamFaultKind as Kind};
@@ -97,6 +99,7 @@ pub(super) async fn answer(
                     served.result
                 }
             };
+            let result = examined(router, item, context, result).await?;
             let skill = Some(skill).filter(|skill| skill.own_file() == Some(file)).cloned();
             SkillBody::File { uri: uri.to_owned(), result, skill }
         }
@@ -105,6 +108,7 @@ pub(super) async fn answer(
         FoundPart::DynamicFile(file) => {
             let asking = AskedUri { item, uri: file.into(), deadline };
             let result = read_dynamic(&admitted, asking, uri, channel).await?;
+            let result = router.guards.pass(Passing::result(item), context, result).await?;
             let (fresh_for, whose) = router.lists.hints_of(result.json(), call);
             (ttl, scope) = (ttl.min(fresh_for), scope.max(whose));
             SkillBody::File { uri: uri.to_owned(), result, skill: None }
@@ -113,6 +117,19 @@ pub(super) async fn answer(
     router.count_use(call, item, began);
     count_tolerated(&router.shared, item);
     Ok(Reply::Skill(SkillReply { body, origin: origin(item), ttl, scope, is_snapshot }))
+}
+
+/// Takes a file past the guards, unless an approval covers it by the digest in its entry.
+async fn examined(
+    router: &Router,
+    item: &ListedItem,
+    context: CallContext<'_>,
+    file: Document,
+) -> Result<Document, Fault> {
+    if item.approval.state == ApprovalState::Approved {
+        return Ok(file);
+    }
+    router.guards.pass(Passing::result(item), context, file).await
 }
 
 /// A file to read at its upstream.

@@ -37,6 +37,7 @@ pub fn of(fault: &Fault) -> i64 {
             | R::MissingArgument { .. }
             | R::PresetArgument { .. }
             | R::NoChoice { .. }
+            | R::DeniedByGuard { .. }
             | R::UnknownPrompt
             | R::UnknownTool
             | R::InvalidCursor

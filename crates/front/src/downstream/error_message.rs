@@ -78,6 +78,9 @@ fn write_data(fault: &Fault, data: &mut ObjectWriter<'_>) {
         Fault::Request(RequestFault::UnknownResource { uri, .. }) if !uri.is_empty() => {
             data.text("uri", uri);
         }
+        Fault::Request(RequestFault::DeniedByGuard { guard, code, .. }) => {
+            data.text("guard", guard).text("code", code);
+        }
         Fault::Request(RequestFault::CapabilityMissing { required }) => {
             data.json("requiredCapabilities", required);
         }

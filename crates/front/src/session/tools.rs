@@ -279,6 +279,7 @@ pub(super) fn is_tool_result(fault: &Fault) -> bool {
             | RequestFault::MissingArgument { .. }
             | RequestFault::PresetArgument { .. }
             | RequestFault::NoChoice { .. }
+            | RequestFault::DeniedByGuard { .. }
             | RequestFault::UnknownPrompt
             | RequestFault::UnknownResource { .. }
             | RequestFault::InvalidCursor,

@@ -183,6 +183,7 @@ fn status(fault: &Fault, dialect: Dialect) -> StatusCode {
             | R::MissingArgument { .. }
             | R::PresetArgument { .. }
             | R::NoChoice { .. }
+            | R::DeniedByGuard { .. }
             | R::UnknownPrompt
             | R::UnknownTool
             | R::UnknownResource { .. }

@@ -3,8 +3,8 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use super::reader::Section;
-use super::server::views::{all, globs};
+use crate::reader::Section;
+use crate::server::views::{all, globs};
 use ::access::parse_action;
 use domain::protocol::method::{Countable, Method};
 use domain::text::glob::Glob;
@@ -64,7 +64,7 @@ rate, such as "600/m": Requests in a unit of time, `s`, `m`, `h` or `d`, spread 
 burst: Requests that are allowed at once. Not set: the count of `rate`.
 "#;
 
-pub(super) fn read_all(root: &mut Section<'_>) -> Vec<Limit> {
+pub(crate) fn read_all(root: &mut Section<'_>) -> Vec<Limit> {
     let mut limits: Vec<Limit> = Vec::new();
     for (index, mut table) in root.tables("limits").into_iter().enumerate() {
         if let Some(limit) = read(&mut table, index) {

@@ -1,0 +1,4 @@
+//! What calls pass: rate limits, and guards.
+
+pub(super) mod guards;
+pub(super) mod limits;
