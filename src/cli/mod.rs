@@ -8,7 +8,7 @@ mod shared;
 use std::path::Path;
 use std::process::ExitCode;
 
-use shared::args::{AuditCommand, Cli, Command, ConfigCommand, KeyCommand, Output};
+use shared::args::{AuditCommand, Cli, Command, ConfigCommand, GuardsCommand, KeyCommand, Output};
 use shared::failure::{Failure, USAGE};
 use shared::output::print_json;
 
@@ -70,6 +70,8 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
         Command::Logout(options) => operate::login::end(&options)?,
         Command::Accounts(command) => operate::accounts::run(&command)?,
         Command::Rollouts(command) => author::rollouts::run(&command)?,
+        Command::Guards(GuardsCommand::Test { name, file }) => observe::guards::test(&name, &file)?,
+        Command::Guards(GuardsCommand::Report(query)) => observe::guards::report(&query)?,
         Command::Usage(query) => observe::usage::run(&query)?,
         Command::Key(KeyCommand::New { id, groups }) => operate::key::new(id.as_deref(), &groups)?,
         Command::Status(admin) => observe::status::run(&admin)?,

@@ -188,12 +188,17 @@ fn checkpoints(file: &Path) -> Result<Vec<KeptCheckpoint>, Failure> {
 /// Prints the digest of the value on standard input.
 pub(crate) fn hash(config: &Path) -> Result<(), Failure> {
     let keys = keys(config)?;
-    let mut value = Vec::new();
-    io::stdin()
-        .read_to_end(&mut value)
-        .map_err(|error| Failure::new(format!("cannot read standard input: {error}")))?;
+    let value = read_input()?;
     let value = value.strip_suffix(b"\n").unwrap_or(&value);
     print(&format!("{} (key {})", value_digest(&keys, value), keys.digest_id()))
+}
+
+/// Reads standard input to its end.
+pub(super) fn read_input() -> Result<Vec<u8>, Failure> {
+    let mut value = Vec::new();
+    let read = io::stdin().read_to_end(&mut value);
+    read.map_err(|error| Failure::new(format!("cannot read standard input: {error}")))?;
+    Ok(value)
 }
 
 /// Returns the folder of the audit log of a configuration file, or the default one if the file does

@@ -1,7 +1,7 @@
 //! `promptgate audit find`: searches the audit log, without its key.
 
 use std::io::{self, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
@@ -24,38 +24,17 @@ const FOLLOW_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Prints the matching entries, oldest first.
 pub(crate) fn run(args: &FindQuery) -> Result<(), Failure> {
-    let (from, to) = args.period.range("24h", SystemTime::now())?;
-    let wanted = Find {
-        caller: args.caller.clone(),
-        prompt: args.prompt.clone(),
-        upstream: args.upstream.clone(),
-        outcome: args.denied.then(|| DENIED.to_owned()).or_else(|| args.outcome.clone()),
-        event: args.event.as_deref().map(EventKinds::from),
-        from: Some(from),
-        // Without --until, entries that are recorded while the command runs are found, too.
-        to: args.period.until.as_ref().map(|_| to),
-        text: args.text.clone(),
-    };
-    if args.dir.is_none() && !args.follow {
-        let records = Records::load(&args.file.config)?;
-        let question =
-            Question::Find { find: Box::new(wanted.clone()), limit: args.limit, before: None };
-        if let Some(answers) = evidence::ask(&args.file, &records, &args.choice, &question)? {
-            return show(&merged(&answers, args.limit), args.json);
-        }
-    }
-    let dir = match &args.dir {
-        Some(dir) => dir.clone(),
-        None => folder(&args.file.config)?,
-    };
-    let unreadable = |error| unreadable(&dir, &error);
+    let wanted = wanted(args, "24h")?;
     // Opened before the search, so that no entry falls between search and follow.
-    let live = args.follow.then(|| Live::at_end(&dir)).transpose().map_err(unreadable)?;
-    let found = find(&dir, &wanted, args.limit, None, Instant::now() + PATIENCE);
-    let mut found = found.map_err(unreadable)?;
+    let live = args.follow.then(|| {
+        let dir = dir(args)?;
+        Live::at_end(&dir).map_err(|error| unreadable(&dir, &error))
+    });
+    let live = live.transpose()?;
+    let (mut found, dir) = search(args, &wanted, args.limit)?;
     found.entries.reverse();
-    if found.entries.is_empty() && found.complete {
-        for filter in unmatched(&dir, &wanted).map_err(unreadable)? {
+    if let Some(dir) = dir.filter(|_| found.entries.is_empty() && found.complete) {
+        for filter in unmatched(&dir, &wanted).map_err(|error| unreadable(&dir, &error))? {
             eprintln!("{}", printable_line(&filter));
         }
     }
@@ -63,11 +42,50 @@ pub(crate) fn run(args: &FindQuery) -> Result<(), Failure> {
     live.map_or(Ok(()), |live| follow(live, &wanted, args))
 }
 
-/// The newest entries of all replicas that have answered, oldest first.
+/// The folder of the log that a query names.
+fn dir(args: &FindQuery) -> Result<PathBuf, Failure> {
+    args.dir.clone().map_or_else(|| folder(&args.file.config), Ok)
+}
+
+/// Reads the criteria of a query.
+pub(super) fn wanted(args: &FindQuery, since: &str) -> Result<Find, Failure> {
+    let (from, to) = args.period.range(since, SystemTime::now())?;
+    Ok(Find {
+        caller: args.caller.clone(),
+        prompt: args.prompt.clone(),
+        upstream: args.upstream.clone(),
+        outcome: args.denied.then(|| DENIED.to_owned()).or_else(|| args.outcome.clone()),
+        event: args.event.as_deref().map(EventKinds::from),
+        guard: args.guard.clone(),
+        from: Some(from),
+        // Without --until, entries that are recorded while the command runs are found, too.
+        to: args.period.until.as_ref().map(|_| to),
+        text: args.text.clone(),
+    })
+}
+
+/// Finds entries in the logs of all replicas, or in a folder, which is then returned; newest first.
+pub(super) fn search(
+    args: &FindQuery,
+    wanted: &Find,
+    limit: usize,
+) -> Result<(SearchResult, Option<PathBuf>), Failure> {
+    if args.dir.is_none() && !args.follow {
+        let records = Records::load(&args.file.config)?;
+        let question = Question::Find { find: Box::new(wanted.clone()), limit, before: None };
+        if let Some(answers) = evidence::ask(&args.file, &records, &args.choice, &question)? {
+            return Ok((merged(&answers, limit), None));
+        }
+    }
+    let dir = dir(args)?;
+    let found = find(&dir, wanted, limit, None, Instant::now() + PATIENCE);
+    Ok((found.map_err(|error| unreadable(&dir, &error))?, Some(dir)))
+}
+
+/// The newest entries of all replicas that have answered, newest first.
 fn merged(answers: &Answers, limit: usize) -> SearchResult {
     let logs: Vec<_> = answers.found().map(|(replica, found)| (replica, None, found)).collect();
-    let (mut entries, next) = SearchResult::merge(&logs, limit);
-    entries.reverse();
+    let (entries, next) = SearchResult::merge(&logs, limit);
     SearchResult { entries, complete: next.iter().all(Option::is_none), ..SearchResult::default() }
 }
 
@@ -82,13 +100,14 @@ fn show(found: &SearchResult, as_json: bool) -> Result<(), Failure> {
 /// Returns a line for each criterion that no entry of the period has: it may be misspelt.
 fn unmatched(dir: &Path, wanted: &Find) -> io::Result<Vec<String>> {
     let period = || Find { from: wanted.from, to: wanted.to, ..Find::default() };
-    let Find { caller, prompt, upstream, outcome, event, .. } = wanted.clone();
+    let Find { caller, prompt, upstream, outcome, event, guard, .. } = wanted.clone();
     let kinds = event.as_ref().map(ToString::to_string);
     let criteria = [
         ("caller", &wanted.caller, Find { caller, ..period() }),
         ("prompt", &wanted.prompt, Find { prompt, ..period() }),
         ("upstream", &wanted.upstream, Find { upstream, ..period() }),
         ("outcome", &wanted.outcome, Find { outcome, ..period() }),
+        ("guard", &wanted.guard, Find { guard, ..period() }),
         ("event", &kinds, Find { event, ..period() }),
     ];
     let mut lines = Vec::new();

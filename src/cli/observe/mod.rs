@@ -4,5 +4,6 @@ pub(super) mod audit;
 pub(super) mod evidence;
 pub(super) mod explain;
 pub(super) mod find;
+pub(super) mod guards;
 pub(super) mod status;
 pub(super) mod usage;

@@ -188,6 +188,9 @@ pub(crate) enum Command {
     /// PROMPTGATE_ADMIN_TOKEN if one is required.
     #[command(subcommand)]
     Rollouts(RolloutsCommand),
+    /// Try a guard (`[[guards]]`) on a text, or report what guards have found (docs/guards.md)
+    #[command(subcommand)]
+    Guards(GuardsCommand),
     /// Show how often prompts were used, by whom, and with which outcomes
     ///
     /// Covers the last 7 days, or the time since --since. Reads the usage index (the SQLite
@@ -565,7 +568,7 @@ pub(crate) enum LabelsCommand {
         query: LabelsQuery,
     },
     /// Show who moved labels, when and why, from the audit log [default: of a year]
-    History(FindQuery),
+    History(Box<FindQuery>),
 }
 
 #[derive(Args, Clone, Debug)]
@@ -658,6 +661,20 @@ fn share(text: &str) -> Result<f64, String> {
     let share = number.trim().parse::<f64>().ok().map(|number| number / of);
     let rule = || "a share is a number from 0 to 1, or a percentage such as 5%".to_owned();
     share.filter(|share| (0.0..=1.0).contains(share)).ok_or_else(rule)
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum GuardsCommand {
+    /// Show what a guard finds in standard input, with the places, and what it would do
+    Test {
+        /// Name of the guard
+        name: String,
+        #[command(flatten)]
+        file: ConfigFile,
+    },
+    /// Count what guards have found in 7 days, or since --since: `observed` would take effect with
+    /// mode = "enforce"
+    Report(Box<FindQuery>),
 }
 
 #[derive(Args, Debug)]
@@ -771,6 +788,9 @@ pub(crate) struct FindQuery {
     /// groups decisions, labels, rollouts, sign-ins and changes
     #[arg(long, value_name = "EVENT")]
     pub(crate) event: Option<String>,
+    /// Show only what this guard has found
+    #[arg(long, value_name = "NAME")]
+    pub(crate) guard: Option<String>,
     /// Show only entries with this text in one of their members
     #[arg(long, value_name = "TEXT")]
     pub(crate) text: Option<String>,

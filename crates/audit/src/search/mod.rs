@@ -44,6 +44,8 @@ pub struct Find {
     pub outcome: Option<String>,
     /// Types of records; `call` for calls.
     pub event: Option<EventKinds>,
+    /// Name of the guard that has found something.
+    pub guard: Option<String>,
     pub from: Option<SystemTime>,
     /// Exclusive.
     pub to: Option<SystemTime>,
@@ -297,7 +299,7 @@ impl<'a> SearchCriteria<'a> {
             out
         };
         let finder = |text: &str| memmem::Finder::new(text).into_owned();
-        let whole = [&find.caller, &find.prompt, &find.upstream].into_iter().flatten();
+        let whole = [&find.caller, &find.prompt, &find.upstream, &find.guard].into_iter().flatten();
         let needles = whole.map(|text| finder(&encoded(text))).collect();
         let outcome = find.outcome.as_deref().filter(|outcome| *outcome != DENIED);
         let outcome = outcome.map(|outcome| finder(&encoded(outcome)));
@@ -377,7 +379,7 @@ impl<'a> SearchCriteria<'a> {
     }
 
     fn admits(&self, entry: &LogEntry) -> bool {
-        let Find { caller, prompt, upstream, outcome, text, .. } = self.find;
+        let Find { caller, prompt, upstream, outcome, guard, text, .. } = self.find;
         let is =
             |wanted: &Option<String>, found: &Option<String>| wanted.is_none() || wanted == found;
         is(caller, &entry.caller)
@@ -385,6 +387,9 @@ impl<'a> SearchCriteria<'a> {
             && (is(outcome, &entry.outcome)
                 || outcome.as_deref() == Some(DENIED) && entry.is_denial())
             && (prompt.is_none() || *prompt == entry.name || *prompt == entry.prompt)
+            && guard
+                .as_deref()
+                .is_none_or(|guard| entry.members.get("guard").is_some_and(|own| own == guard))
             && text.as_deref().is_none_or(|text| entry.contains(text))
     }
 }

@@ -204,6 +204,9 @@ fn page(desk: &ApprovalBackend, shown: &Shown, which: &str) -> String {
     if let Some(why) = shown.json["unseen"].as_str() {
         let _ = writeln!(out, "  {}", printable(why));
     }
+    for finding in elements(&shown.json["findings"]) {
+        let _ = writeln!(out, "Found: {}", printable(finding.as_str().unwrap_or_default()));
+    }
     let approved = &shown.json["approved"];
     if let Some(by) = approved["by"].as_str() {
         let why = approved["why"].as_str().map(|why| format!(": {why}")).unwrap_or_default();
