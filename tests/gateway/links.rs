@@ -21,7 +21,7 @@ use crate::support::{
 
 const KEY: &str = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=";
 const SEALED: &str = "links = \"sealed\"\n";
-const GUIDE: &str = "file:///guide.md";
+pub const GUIDE: &str = "file:///guide.md";
 
 fn server() -> String {
     format!("[server]\nseal_key = {{ value = \"{KEY}\" }}\n")
@@ -44,7 +44,7 @@ fn embedded(uri: &str, text: &str) -> Value {
 }
 
 /// The result of a get with these contents, as servers of both eras write it.
-fn messages(asked: &Received, contents: &[Value]) -> Scripted {
+pub fn messages(asked: &Received, contents: &[Value]) -> Scripted {
     let message = |content: &Value| json!({"role": "user", "content": content});
     let messages: Vec<_> = contents.iter().map(message).collect();
     asked.result(json!({"resultType": "complete", "messages": messages}))
@@ -56,7 +56,7 @@ fn contents(asked: &Received, contents: &Value) -> Scripted {
 }
 
 /// A server of either era with the prompt `p`, which links to a guide.
-async fn guided(
+pub async fn guided(
     is_modern: bool,
     script: impl Fn(&Received) -> Option<Scripted> + Send + Sync + 'static,
 ) -> Upstream {

@@ -7,6 +7,7 @@ use tokio::task::JoinSet;
 
 use super::Approvals;
 use super::action::{ApprovalError, refused};
+use super::findings::{self, OfferedFinding};
 use super::pace::{AT_ONCE, Purpose};
 use super::probe::{ProbedText, ProbedTexts, PromptProbe, makes, offered_texts};
 use super::skill_files::ReadFiles;
@@ -32,6 +33,8 @@ pub struct Examined {
     pub seen_otherwise: Vec<SeenOtherwise>,
     /// Why this person's approval cannot count as the second of two approvals.
     pub not_second: Option<String>,
+    /// The findings of guards in the offered version.
+    pub findings: Vec<OfferedFinding>,
 }
 
 #[derive(Clone, Debug)]
@@ -59,7 +62,9 @@ impl Examined {
             let unread = Vec::new();
             OfferedVersion { version, objects, texts, unread }
         });
-        Self { row: row.clone(), offered, seen_otherwise: Vec::new(), not_second: None }
+        let seen_otherwise = Vec::new();
+        let findings = Vec::new();
+        Self { row: row.clone(), offered, seen_otherwise, not_second: None, findings }
     }
 
     /// Examines a skill, with the available files of the offered version. An approved version is
@@ -79,6 +84,7 @@ impl Examined {
             let ReadFiles { objects, unread } = probe.files(skill).await;
             let entry = (known.version.definition.clone(), Object::Json(skill.canonical()));
             offered.objects = objects.into_iter().chain([entry]).collect();
+            examined.findings = findings::find(&approvals.guards, row, &offered.objects).await;
             offered.unread = unread;
         }
         examined
@@ -142,8 +148,15 @@ impl Examined {
         if let Some(offered) = &mut row.offered {
             offered.version = known;
         }
+        let findings = findings::find(&approvals.guards, &row, &objects).await;
         let offered = Some(OfferedVersion { version, objects, texts, unread: Vec::new() });
-        Ok(Self { row, offered, seen_otherwise: seen, not_second: None })
+        Ok(Self { row, offered, seen_otherwise: seen, not_second: None, findings })
+    }
+
+    /// The finding of an enforced guard, which keeps the version from bulk approval.
+    pub fn enforced_finding(&self) -> Option<&str> {
+        let enforced = self.findings.iter().find(|finding| finding.is_enforced);
+        enforced.map(|finding| finding.sentence.as_str())
     }
 
     /// Whether the offered version is not approved.

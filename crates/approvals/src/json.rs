@@ -75,6 +75,8 @@ pub struct ShownApproval {
     pub diff: String,
     /// Why only the definition can be compared.
     pub unseen: Option<String>,
+    /// Findings of guards in the offered version, in sentences.
+    pub findings: Vec<String>,
     /// Texts that the upstream has given at other times.
     pub seen_otherwise: Vec<SeenDocument>,
 }
@@ -182,6 +184,7 @@ impl ShownApproval {
             tag: tag(examined),
             diff,
             unseen: examined.unseen_text(),
+            findings: examined.findings.iter().map(|finding| finding.sentence.clone()).collect(),
             seen_otherwise: examined.seen_otherwise.iter().map(SeenDocument::of).collect(),
         }
     }

@@ -12,6 +12,7 @@ mod comparison;
 mod diff;
 mod examinations;
 mod examined;
+mod findings;
 pub mod json;
 mod lock_change;
 mod notes;
@@ -27,6 +28,7 @@ pub use action::{Action, ApprovalError};
 pub use catalog::approval::{FoundVariant, SeenOtherwise};
 pub use comparison::{ComparedMessage, compared_messages, compared_parts, compared_text};
 pub use examined::{Examined, OfferedVersion, examine_all, try_offered};
+pub use findings::OfferedFinding;
 pub use notes::notes;
 pub use parts::{VersionPart, VersionParts};
 
@@ -49,7 +51,7 @@ use calls::{Router, UpstreamDeps};
 use catalog::approval::{ApprovalRow, OfferedPrompt};
 use catalog::blocking::run_blocking;
 use config::lock::Lock;
-use config::{ApprovalRules, Config, Transport, UpstreamSettings};
+use config::{ApprovalRules, Config, Guard, Transport, UpstreamSettings};
 use domain::approval::{Approval, ApprovalKind, Decider, Mode, Version};
 use domain::name::UpstreamId;
 use domain::prompts::prompt::SourcePlace;
@@ -74,6 +76,7 @@ pub struct Approvals {
     libraries: BTreeMap<UpstreamId, usize>,
     /// The folders of the libraries whose files are edited in place.
     folders: BTreeMap<UpstreamId, PathBuf>,
+    guards: Vec<Arc<Guard>>,
     shared: Arc<ApprovalsSharedState>,
 }
 
@@ -119,7 +122,9 @@ impl Approvals {
             _ => None,
         };
         let folders = config.upstreams.iter().filter_map(folder).collect();
-        Self { rules: config.approvals.clone(), router, libraries, folders, shared }
+        let rules = config.approvals.clone();
+        let guards = config.guards.clone();
+        Self { rules, router, libraries, folders, guards, shared }
     }
 
     /// Returns all prompts that are offered or in the lock file, in the order of public names.

@@ -151,8 +151,12 @@ fn apply(
         offered.ok_or_else(|| refused(row, why))
     };
     match action {
-        Action::Approve { unseen, .. } => {
+        Action::Approve { unseen, partial } => {
             let version = offered()?;
+            if let Some(finding) = examined.enforced_finding().filter(|_| *partial) {
+                let why = format!("{finding} Approve it by its name if that is meant");
+                return Err(refused(row, why));
+            }
             check_seen(examined, *unseen, rules).map_err(|why| refused(row, why))?;
             approve(approval, version, attribution, examined, rules)
         }

@@ -200,6 +200,7 @@ fn find(params: &Params) -> PageResult<Find> {
         upstream: owned("upstream"),
         outcome: owned("outcome"),
         event: owned("event").as_deref().map(EventKinds::from),
+        guard: owned("guard"),
         text: owned("text"),
         from: params.some("from").map(time).transpose()?,
         to: params.some("to").map(time).transpose()?,

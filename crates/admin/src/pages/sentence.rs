@@ -34,6 +34,7 @@ const SENTENCES: &[(&str, &str)] = &[
     ("definitions_changed", "{count:definition} of {upstream} changed, from {first} to {last}"),
     ("driver_failed", "The connection task of {upstream} *failed*"),
     ("gap", "{count:record} *could not be written*, from number {from_seq} on"),
+    ("guard", "The guard {guard} examined {on} of {name}: *{outcome}*[, {code}][: {error}]"),
     ("label_moved", "{by} moved the label {label} of {prompt} to version {to}[: {why}]"),
     ("label_removed", "{by} removed the label {label} of {prompt}[: {why}]"),
     ("list_changed", "The list of prompts changed: {prompts:prompt}"),

@@ -15,8 +15,8 @@ use crate::pages::{Page, PageResult};
 use crate::request::PageRequest;
 use crate::sign_in::{Role, Visitor};
 use crate::state::AdminState;
-use ::approvals::FoundVariant;
 use ::approvals::words::{DiffLine, LineKind};
+use ::approvals::{FoundVariant, OfferedFinding};
 use audit::usage::RecentUses;
 use catalog::approval::ApprovalRow;
 use domain::approval::Decided;
@@ -37,6 +37,8 @@ pub(crate) struct ApprovalPage {
     places: Vec<String>,
     /// Why an approval would cover the definition alone; `None` if texts are compared, too.
     unseen: Option<String>,
+    /// Findings of guards in the offered version.
+    findings: Vec<OfferedFinding>,
     /// The parts that an approval compares, and the parts that it does not compare.
     covers: [&'static str; 2],
     /// Texts that the upstream returned at another time.
@@ -72,6 +74,7 @@ impl ApprovalPage {
             change: None,
             places: arguments.map(|argument| argument.name.to_string()).collect(),
             unseen: None,
+            findings: Vec::new(),
             covers: ["", ""],
             seen_otherwise: Vec::new(),
             variants: row.variants.clone(),
@@ -131,6 +134,7 @@ pub(crate) async fn approval(
         tag,
         change: Some(Change::of(state, examined.clone(), request.rows).await),
         unseen: examined.unseen_text(),
+        findings: examined.findings.clone(),
         covers: class.map_or(["", ""], |class| [class.compared(), class.not_compared()]),
         seen_otherwise: seen.map(|seen| seen.message(request.now)).collect(),
         uses,

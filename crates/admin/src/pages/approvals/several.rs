@@ -97,6 +97,8 @@ async fn summary(
         Some("it does not wait".to_owned())
     } else if change.is_cut() {
         Some("its change is too long to be shown whole".to_owned())
+    } else if let Some(finding) = examined.enforced_finding() {
+        Some(finding.to_owned())
     } else {
         examined.unseen_text().map(|_| "its text is not known".to_owned())
     };
