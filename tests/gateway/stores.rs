@@ -4,8 +4,10 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::approvals::{Folder, enforced};
 use crate::support::client::modern;
@@ -22,8 +24,8 @@ struct Registered {
     prompts: BTreeMap<String, Versions>,
     /// What every request is answered with instead.
     broken: Option<Scripted>,
-    /// The prompt whose versions are refused, with the status.
-    refused: Option<(&'static str, u16)>,
+    /// The prompt whose versions are refused, with the answer.
+    refused: Option<(&'static str, Scripted)>,
 }
 
 #[derive(Clone, Default)]
@@ -66,8 +68,12 @@ impl Registry {
         self.0.lock().unwrap().broken = broken;
     }
 
-    fn refuse(&self, refused: Option<(&'static str, u16)>) {
-        self.0.lock().unwrap().refused = refused;
+    fn refuse(&self, name: &'static str, answer: Scripted) {
+        self.0.lock().unwrap().refused = Some((name, answer));
+    }
+
+    fn refuse_nothing(&self) {
+        self.0.lock().unwrap().refused = None;
     }
 
     pub(crate) async fn serve(&self) -> Upstream {
@@ -98,10 +104,10 @@ impl Registry {
             return Scripted::Json(answer);
         }
         let asked = path.starts_with("/api/2.0/mlflow/model-versions/get?");
-        if let Some((name, status)) = registered.refused
-            && query("name").as_deref() == Some(name)
+        if let Some((name, answer)) = &registered.refused
+            && query("name").as_deref() == Some(*name)
         {
-            return Scripted::Http(status, vec![], vec![]);
+            return answer.clone();
         }
         let versions = query("name").filter(|_| asked).map(|name| &registered.prompts[&name]);
         let version = number("version").unwrap();
@@ -164,6 +170,11 @@ pub(crate) async fn lists(client: &Client, expected: &[&str]) {
 async fn error_of(gateway: &Gateway) -> Value {
     let shown = gateway.admin().send("GET", "/api/v1/upstreams", &[], b"").await.json();
     shown["upstreams"][0]["error"]["reason"].clone()
+}
+
+/// The prompts that are left out, or served in an earlier version.
+async fn left_out(gateway: &Gateway) -> Value {
+    gateway.admin().send("GET", "/api/v1/catalog", &[], b"").await.json()["leftOut"].clone()
 }
 
 const ADMIN: &str = "[admin]\nlisten = \"127.0.0.1:0\"\n";
@@ -301,16 +312,63 @@ async fn a_prompt_that_a_store_refuses_keeps_its_last_version_and_the_walk_goes_
     let gateway = before(&store, "mlflow", ADMIN).await;
     let client = gateway.client();
     serves(&client, "s__greet", &["one"]).await;
-    for (round, status) in [401, 403, 408, 425, 500].into_iter().enumerate() {
-        registry.refuse(Some(("greet", status)));
+    let status = |status: u16| (Scripted::Http(status, vec![], vec![]), status.to_string());
+    let html = vec![("Content-Type", "text/html".into())];
+    let mut answers = Vec::from([401, 403, 408, 425, 429, 500].map(status));
+    answers.push((Scripted::Http(200, html, b"<p>hi".to_vec()), "no message".to_owned()));
+    answers.push((Scripted::Break(b"HTTP/1.1 200 OK\r\n".to_vec()), "broke".to_owned()));
+    for (round, (answer, reason)) in answers.into_iter().enumerate() {
+        registry.refuse("greet", answer);
         registry.promote("greet", Some(2));
         let other = format!("hi {}", round + 1);
         registry.publish("hello", &other);
         serves(&client, "s__hello", &[&other]).await;
-        assert_eq!(texts(&client, "s__greet", json!({})).await, ["one"], "{status}");
+        assert_eq!(texts(&client, "s__greet", json!({})).await, ["one"], "{reason}");
+        let is_named = |rows: &Value| {
+            let row = rows.as_array().unwrap().iter().find(|row| row["name"] == "greet");
+            row.is_some_and(|row| {
+                row["by"] == "stale" && row["reason"].as_str().unwrap().contains(&reason)
+            })
+        };
+        eventually(async || left_out(&gateway).await, is_named).await;
     }
-    registry.refuse(None);
+    registry.refuse_nothing();
     serves(&client, "s__greet", &["two"]).await;
+    eventually(async || left_out(&gateway).await, |rows| rows == &json!([])).await;
+}
+
+#[tokio::test]
+async fn a_store_that_asks_for_patience_at_one_version_is_left_alone_for_that_time() {
+    let registry = Registry::default();
+    for text in ["one", "two", "three"] {
+        registry.add("greet", "text", text);
+    }
+    registry.promote("greet", Some(1));
+    let asked_at: Arc<Mutex<Vec<(Instant, bool)>>> = Arc::default();
+    let noted = asked_at.clone();
+    let of_store = registry.clone();
+    let store = Upstream::start(move |asked| {
+        let answer = of_store.answer(&asked.path);
+        let is_refused = matches!(answer, Scripted::Http(429, ..));
+        noted.lock().unwrap().push((Instant::now(), is_refused));
+        answer
+    })
+    .await;
+    let gateway = before(&store, "mlflow", "").await;
+    serves(&gateway.client(), "s__greet", &["one"]).await;
+    let patience = vec![("Retry-After", "1".to_owned())];
+    registry.refuse("greet", Scripted::Http(429, patience, vec![]));
+    registry.promote("greet", Some(2));
+    let until_asked_again = || {
+        let asked_at = asked_at.lock().unwrap();
+        let refused = asked_at.iter().position(|(_, is_refused)| *is_refused)?;
+        let (next, _) = asked_at.get(refused + 1)?;
+        Some(next.duration_since(asked_at[refused].0))
+    };
+    let paused = eventually(async || until_asked_again(), Option::is_some).await.unwrap();
+    assert!(paused >= Duration::from_secs(1), "{paused:?}");
+    registry.refuse_nothing();
+    serves(&gateway.client(), "s__greet", &["two"]).await;
 }
 
 #[tokio::test]
@@ -319,11 +377,11 @@ async fn a_store_that_refuses_all_versions_has_no_list() {
     registry.add("greet", "text", "one");
     registry.add("greet", "text", "two");
     registry.promote("greet", Some(1));
-    registry.refuse(Some(("greet", 500)));
+    registry.refuse("greet", Scripted::Http(500, vec![], vec![]));
     let store = registry.serve().await;
     let gateway = before(&store, "mlflow", ADMIN).await;
     eventually(async || error_of(&gateway).await, |error| *error == "upstream_http_error").await;
-    registry.refuse(None);
+    registry.refuse_nothing();
     serves(&gateway.client(), "s__greet", &["one"]).await;
 }
 

@@ -596,6 +596,16 @@ impl UpstreamFaultKind {
         )
     }
 
+    /// Returns the pause that the upstream has asked for (RFC 9110, section 10.2.3).
+    pub fn retry_after(&self) -> Option<Duration> {
+        let secs = match self {
+            Self::RateLimited { retry_after_secs } => (*retry_after_secs)?,
+            Self::Paused { retry_after_secs } => *retry_after_secs,
+            _ => return None,
+        };
+        Some(Duration::from_secs(secs))
+    }
+
     /// Returns the HTTP status with which the upstream has refused the request.
     pub fn http_status(&self) -> Option<u16> {
         match self {

@@ -123,7 +123,7 @@ pub(super) const MIN_WALK_INTERVAL: Duration = Duration::from_secs(1);
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Longest `Retry-After` that is obeyed: an upstream must not be able to switch itself off.
-const MAX_RETRY_AFTER: Duration = Duration::from_secs(300);
+pub(super) const MAX_RETRY_AFTER: Duration = Duration::from_secs(300);
 
 /// Longest pause after a slow attempt.
 const MAX_REST: Duration = Duration::from_mins(10);
@@ -387,12 +387,7 @@ impl Driver {
     ) -> Duration {
         let kind = self.secrets.remove_from(kind);
         let backoff = attempts.backoff.next(fastrand::f64());
-        let retry_after = match &kind {
-            Kind::RateLimited { retry_after_secs } => retry_after_secs.map(Duration::from_secs),
-            Kind::Paused { retry_after_secs } => Some(Duration::from_secs(*retry_after_secs)),
-            _ => None,
-        };
-        let wait = backoff.max(retry_after.unwrap_or_default().min(MAX_RETRY_AFTER));
+        let wait = backoff.max(kind.retry_after().unwrap_or_default().min(MAX_RETRY_AFTER));
         let upstream = &self.upstream.id;
         let reason = kind.reason();
         let is_known = attempts.failure.replace(reason) == Some(reason);

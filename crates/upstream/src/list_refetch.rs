@@ -10,7 +10,7 @@ use tracing::{debug, info, warn};
 
 use super::client_attributes;
 use super::connection::Connection;
-use super::driver::{Driver, FetchAttempts, FetchedList, MIN_WALK_INTERVAL};
+use super::driver::{Driver, FetchAttempts, FetchedList, MAX_RETRY_AFTER, MIN_WALK_INTERVAL};
 use super::walk_pace;
 use audit::record::AuditEvent;
 use base::platform::panics;
@@ -55,7 +55,9 @@ impl Driver {
                         true => attempts.pace.walked(&listed, started).min(MIN_WALK_INTERVAL),
                         false => self.pace(&listed, attempts),
                     };
-                    let wait = self.next_walk(listed.ttl, pause);
+                    let asked = listed.pause.unwrap_or_default().min(MAX_RETRY_AFTER);
+                    let wait = self.next_walk(listed.ttl, pause).max(asked);
+                    let pause = pause.max(asked);
                     let fresh_for = listed.ttl.or((!connection.is_watched()).then_some(wait));
                     self.report_list(FetchedList { listed, fresh_for }, attempts).await;
                     (wait, pause)

@@ -2,7 +2,8 @@
 //!
 //! Each store is a file of pure functions ([`api::StoreApi`]): request paths, and parsers of the
 //! responses. This file sends the requests. One walk reads the list in pages, fetches each version
-//! that may have changed, and makes a snapshot; a walk that fails changes nothing.
+//! that may have changed, and makes a snapshot. A walk fails with its list, and then changes
+//! nothing; a version that cannot be read leaves the last version of its prompt.
 
 mod api;
 mod langfuse;
@@ -13,7 +14,8 @@ mod version;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use tokio::time::timeout;
 use tokio::try_join;
@@ -56,6 +58,16 @@ impl Known {
     fn has_version(&self) -> bool {
         matches!(self.version, VersionFound::Version(_))
     }
+
+    /// Returns why the newest version is not `version`.
+    fn problem(&self) -> Option<String> {
+        self.refusal.as_ref().map(not_given).or_else(|| self.mistake.clone())
+    }
+}
+
+/// Says that the store has not given the newest version.
+fn not_given(refusal: &Kind) -> String {
+    format!("its newest version could not be read: {refusal}")
 }
 
 #[derive(Clone, Eq, PartialEq)]
@@ -102,6 +114,8 @@ pub(super) struct StoreWalk {
     pages: usize,
     /// The counter of changed versions at the end of the walk.
     changes: u64,
+    /// The pause that the store has asked for.
+    pause: Option<Duration>,
 }
 
 /// The list of a store.
@@ -115,6 +129,8 @@ struct Listing {
 struct WalkBudget {
     used: AtomicUsize,
     most: usize,
+    /// The refusal that means the whole store, after which no version is requested.
+    pause: OnceLock<Kind>,
 }
 
 impl WalkBudget {
@@ -142,7 +158,8 @@ impl StoreReader {
 
     /// Reads the whole store. Cancel safe: versions that were read are not fetched again.
     pub(super) async fn walk(&self) -> Result<StoreWalk, Kind> {
-        let budget = WalkBudget { used: AtomicUsize::new(0), most: self.settings.max_walk };
+        let most = self.settings.max_walk;
+        let budget = WalkBudget { used: AtomicUsize::new(0), most, pause: OnceLock::new() };
         let mut listing = self.list(&budget).await?;
         if listing.pages > 1 && self.has_lost(&listing) {
             // Pages count from the start, so a prompt deleted during the walk hides another prompt.
@@ -168,7 +185,8 @@ impl StoreReader {
             return Err(refusal);
         }
         let changes = self.changes.load(Ordering::Relaxed);
-        Ok(StoreWalk { rows, malformed: listing.malformed, pages: listing.pages, changes })
+        let pause = budget.pause.get().and_then(Kind::retry_after);
+        Ok(StoreWalk { rows, malformed: listing.malformed, pages: listing.pages, changes, pause })
     }
 
     /// Makes the snapshot of a walk, after the snapshot `before`. Blocks.
@@ -177,17 +195,17 @@ impl StoreReader {
         walk: StoreWalk,
         before: Option<&LibrarySnapshot>,
     ) -> LibrarySnapshot {
-        let StoreWalk { rows, mut malformed, pages, .. } = walk;
+        let StoreWalk { rows, mut malformed, pages, pause, .. } = walk;
         let mut prompts = Vec::new();
         let mut unlabelled = Vec::new();
         let found = |name: &String| {
             let known = self.known();
             let known = known.get(name)?;
-            Some((known.version.clone(), known.mistake.clone()))
+            Some((known.version.clone(), known.problem()))
         };
         for (name, Listed { of, label, description }) in rows {
             let reason = match found(&name) {
-                Some((VersionFound::Version(version), mistake)) => {
+                Some((VersionFound::Version(version), problem)) => {
                     let as_user = self.store.has_system_as_user;
                     let config = version.config.clone();
                     let config = if self.store.has_config { config } else { Ok(None) };
@@ -196,8 +214,8 @@ impl StoreReader {
                         Ok((prompt, config)) => {
                             let label = Some(label.unwrap_or_else(|| self.store.label.clone()));
                             prompts.push(StoredPrompt { of, label, config, ..prompt });
-                            malformed.extend(mistake.map(|mistake| {
-                                let reason = mistake + EARLIER_SERVED;
+                            malformed.extend(problem.map(|problem| {
+                                let reason = problem + EARLIER_SERVED;
                                 MalformedPrompt { name, reason, is_served: true }
                             }));
                             continue;
@@ -213,9 +231,8 @@ impl StoreReader {
             };
             malformed.push(MalformedPrompt { name, reason, is_served: false });
         }
-        let mut remarks = Vec::from_iter(self.remark(&unlabelled));
-        remarks.extend(self.remark_on_refusals());
-        let listed = PromptList { malformed, remarks, pages, ..PromptList::default() };
+        let remarks = Vec::from_iter(self.remark(&unlabelled));
+        let listed = PromptList { malformed, remarks, pages, pause, ..PromptList::default() };
         let transport = self.store.kind.name();
         let prompts = prompts.into_iter();
         LibrarySnapshot::of_store(transport, prompts, listed, &self.settings, before)
@@ -228,20 +245,6 @@ impl StoreReader {
         let count = unlabelled.len();
         let first = excerpt(first);
         Some(format!("prompts without a version labelled {label:?}: {count}, such as {first:?}"))
-    }
-
-    /// Says which prompts are served in an earlier version, since the store refuses the newest.
-    fn remark_on_refusals(&self) -> Option<String> {
-        let known = self.known();
-        let kept = || known.iter().filter(|(_, known)| known.has_version());
-        let refused = || kept().filter_map(|(name, known)| Some((name, known.refusal.as_ref()?)));
-        let (first, reason) = refused().next()?;
-        let count = refused().count();
-        let first = excerpt(first);
-        Some(format!(
-            "prompts whose newest version the store refuses: {count}, such as {first:?} ({reason}); \
-             their last versions are served"
-        ))
     }
 
     /// Reads all pages of the list.
@@ -303,7 +306,10 @@ impl StoreReader {
         if let Some(size) = stamp.as_ref().and_then(|stamp| self.size_of_known(&row.name, stamp)) {
             return budget.take(size);
         }
-        let answer = self.get(&path).await;
+        let answer = match budget.pause.get() {
+            Some(pause) => Err(pause.clone()),
+            None => self.get(&path).await,
+        };
         let size = answer.as_ref().map_or(0, Document::size);
         budget.take(size)?;
         let (version, stamp) = match answer {
@@ -317,13 +323,14 @@ impl StoreReader {
                 (self.checked(version), stamp.filter(|_| !is_composed && !has_loose_config))
             }
             Err(Kind::Status { status: 404 | 410, .. }) => (VersionFound::Nothing, None),
-            // The refusal of one prompt: the next walk asks again. A store that asks for patience
-            // (429, 503 with `Retry-After`) means all prompts.
-            Err(kind @ (Kind::AuthFailed { .. } | Kind::Status { .. })) => {
+            Err(kind @ Kind::TooLarge { .. }) => (VersionFound::LeftOut(kind.to_string()), stamp),
+            // The next walk requests the version again.
+            Err(kind) => {
+                if let Kind::RateLimited { .. } | Kind::Paused { .. } = kind {
+                    let _ = budget.pause.set(kind.clone());
+                }
                 return budget.take(self.note_refusal(row.name, kind));
             }
-            Err(kind @ Kind::TooLarge { .. }) => (VersionFound::LeftOut(kind.to_string()), stamp),
-            Err(kind) => return Err(kind),
         };
         budget.take(self.note(row.name, stamp, size, version))
     }
@@ -382,11 +389,11 @@ impl StoreReader {
     /// Keeps the last version of a prompt whose newest version the store refuses, and returns the
     /// bytes of that version. A prompt without a version is left out.
     fn note_refusal(&self, name: String, refusal: Kind) -> usize {
-        let reason = refusal.to_string();
+        let reason = not_given(&refusal);
         let mut known = self.known();
         let before = known.remove(&name);
         let earlier = before.as_ref().and_then(|before| before.refusal.as_ref());
-        if earlier.map(Kind::to_string).as_ref() != Some(&reason) {
+        if earlier.map(not_given).as_ref() != Some(&reason) {
             self.changes.fetch_add(1, Ordering::Relaxed);
         }
         let kept = before.filter(Known::has_version).unwrap_or_else(|| {
@@ -445,7 +452,8 @@ mod tests {
 
     #[test]
     fn the_bytes_of_a_walk_are_bounded_even_where_they_overflow() {
-        let budget = WalkBudget { used: AtomicUsize::new(0), most: 10 };
+        let pause = OnceLock::new();
+        let budget = WalkBudget { used: AtomicUsize::new(0), most: 10, pause };
         assert_eq!(budget.take(10), Ok(()));
         assert!(matches!(budget.take(1), Err(Kind::PaginationLimit(_))));
         assert!(matches!(budget.take(usize::MAX), Err(Kind::PaginationLimit(_))));
