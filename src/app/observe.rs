@@ -34,7 +34,7 @@ pub(super) fn gateway(telemetry: &Telemetry, edition: &Arc<ArcSwap<Edition>>, au
         });
     };
     upstreams(("promptgate.upstream.up", "", "Whether the upstream can be called"), |status| {
-        (status.state != PER_CALLER).then(|| flag(status.state == "up"))
+        (status.state != PER_CALLER).then(|| flag(status.is_reached()))
     });
     upstreams(
         ("promptgate.upstream.prompts", "{prompt}", "Listed prompts of the upstream"),

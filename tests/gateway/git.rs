@@ -146,7 +146,7 @@ async fn the_last_commit_is_served_without_its_remote_also_after_a_restart() {
     let aside = repository.folder.path().join("aside");
     fs::rename(repository.work(), &aside).unwrap();
     let shown = fails(&gateway, "is still served").await;
-    assert_eq!((&shown["state"], &shown["listed"]), (&json!("up"), &json!(1)));
+    assert_eq!((&shown["state"], &shown["listed"]), (&json!("stale"), &json!(1)));
     assert_eq!(text(&gateway).await.as_deref(), Some("one"));
     gateway.drain().await;
     let gateway = Gateway::start(&toml).await;

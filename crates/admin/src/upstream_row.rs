@@ -27,8 +27,9 @@ pub(crate) struct UpstreamRow {
     /// The commit that is served of a git repository.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub commit: Option<String>,
-    /// `per_caller`: callers have connections of their own, and private lists.
-    #[cfg_attr(test, schemars(extend("enum" = ["connecting", "up", "down", "per_caller"])))]
+    /// `stale`: the last walk of its list failed; the last good list is served. `per_caller`:
+    /// callers have separate connections, and private lists.
+    #[cfg_attr(test, schemars(extend("enum" = ["connecting", "up", "stale", "down", "per_caller"])))]
     pub state: &'static str,
     #[cfg_attr(test, schemars(extend("enum" = ["legacy", "modern", null])))]
     pub era: Option<&'static str>,

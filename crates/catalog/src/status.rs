@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::snapshot::{Catalog, LeftOut, LeftOutBy, WalkInfo};
+use super::snapshot::{Catalog, Incomplete, LeftOut, LeftOutBy, WalkInfo, not_reported_yet};
 use domain::fault::UpstreamFaultKind;
 use domain::name::UpstreamId;
 use domain::protocol::revision::Revision;
@@ -19,13 +19,16 @@ use upstream::stderr_tail::StderrTail;
 /// The state of an upstream without a shared connection.
 pub const PER_CALLER: &str = "per_caller";
 
+/// The state of an upstream whose last walk has failed: its last good list is served, if any.
+pub const STALE: &str = "stale";
+
 /// The status of one upstream.
 #[derive(Clone, Debug)]
 pub struct UpstreamStatus {
     pub id: String,
     pub transport: &'static str,
-    /// `connecting`, `up` or `down`; `per_caller` if each caller has separate connections and a
-    /// private list.
+    /// `connecting`, `up`, [`STALE`] or `down`; `per_caller` if each caller has separate connections
+    /// and a private list.
     pub state: &'static str,
     /// The negotiated revision.
     pub revision: Option<Revision>,
@@ -70,6 +73,11 @@ pub struct UpstreamStatus {
 }
 
 impl UpstreamStatus {
+    /// Whether the upstream itself answers: a library or store with a stale list does not.
+    pub fn is_reached(&self) -> bool {
+        self.state == "up" || (self.state == STALE && self.revision.is_some())
+    }
+
     /// Returns how many prompts wait for approval, and the command to approve them; `None` if no
     /// prompt waits.
     pub fn waiting(&self) -> Option<String> {
@@ -128,10 +136,12 @@ pub fn statuses(
         let config = upstream.config();
         let missing = catalog.incomplete.iter().find(|part| part.upstream == *id);
         let failure = missing.map(|part| part.kind.clone());
+        let is_stale = |part: &Incomplete| !part.has_prompts && part.kind != not_reported_yet();
         let negotiated = upstream.negotiated();
         let approvals = approvals.get(id).copied().unwrap_or_default();
         let (state, down) = match upstream.connection_state() {
             ConnectionState::Connecting => ("connecting", None),
+            ConnectionState::Up(_) if missing.is_some_and(is_stale) => (STALE, None),
             ConnectionState::Up(_) => ("up", None),
             ConnectionState::Down(kind) => ("down", Some(kind)),
             ConnectionState::PerCaller => (PER_CALLER, None),
