@@ -23,7 +23,7 @@ pub(crate) fn table(store: &Upstream) -> String {
     let url = format!("http://{}", store.addr);
     format!(
         "[listing]\ndebounce = \"5ms\"\n[upstreams.s]\ntransport = \"mlflow\"\nurl = \"{url}\"\n\
-         poll = \"1d\"\nwebhook_secret = {{ value = \"{SECRET}\" }}\n"
+         poll = \"1d\"\nstate = \"\"\nwebhook_secret = {{ value = \"{SECRET}\" }}\n"
     )
 }
 
@@ -91,7 +91,7 @@ async fn a_webhook_that_is_not_signed_shows_nothing_and_has_no_effect() {
     let toml = table(&store);
     let other = Registry::default().serve().await;
     let other = format!(
-        "[upstreams.t]\ntransport = \"mlflow\"\nurl = \"http://{}\"\npoll = \"1d\"\n",
+        "[upstreams.t]\ntransport = \"mlflow\"\nurl = \"http://{}\"\npoll = \"1d\"\nstate = \"\"\n",
         other.addr
     );
     let gateway = Gateway::start(&(api_key("ada", "k") + &toml + &other)).await;

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -136,9 +137,10 @@ impl Versions {
 
 fn table(store: &Upstream, kind: &str, more: &str) -> String {
     let url = format!("http://{}", store.addr);
+    let state = if more.contains("state = ") { "" } else { "state = \"\"\n" };
     format!(
         "{QUICK}[upstreams.s]\ntransport = \"{kind}\"\nurl = \"{url}\"\npoll = \"20ms\"\n\
-         page_timeout = \"2s\"\nwalk_timeout = \"30s\"\n{more}"
+         page_timeout = \"2s\"\nwalk_timeout = \"30s\"\n{state}{more}"
     )
 }
 
@@ -166,10 +168,15 @@ pub(crate) async fn lists(client: &Client, expected: &[&str]) {
     eventually(async || client.names().await.0, |names| names == expected).await;
 }
 
-/// The error of the upstream in its row of the admin API.
-async fn error_of(gateway: &Gateway) -> Value {
+/// The upstream's row of the admin API.
+async fn shown(gateway: &Gateway) -> Value {
     let shown = gateway.admin().send("GET", "/api/v1/upstreams", &[], b"").await.json();
-    shown["upstreams"][0]["error"]["reason"].clone()
+    shown["upstreams"][0].clone()
+}
+
+/// The reason of the error in that row.
+async fn error_of(gateway: &Gateway) -> Value {
+    shown(gateway).await["error"]["reason"].clone()
 }
 
 /// The prompts that are left out, or served in an earlier version.
@@ -292,8 +299,16 @@ async fn a_store_that_fails_is_said_to_and_its_last_versions_are_served_until_it
         eventually(async || error_of(&gateway).await, |error| *error == reason).await;
         assert_eq!(texts(&client, "s__greet", json!({})).await, ["one"], "{reason}");
         assert_eq!(client.names().await.0, ["s__greet"], "{reason}");
+        let row = shown(&gateway).await;
+        assert_eq!(row["state"], "stale", "{reason}");
+        assert!(row["ageSecs"].is_u64(), "the last good walk: {row}");
+        let metrics = gateway.admin().send("GET", "/metrics", &[], b"").await.body;
+        assert!(
+            String::from_utf8_lossy(&metrics)
+                .contains("promptgate_upstream_up{promptgate_upstream=\"s\"} 0")
+        );
         registry.break_with(None);
-        eventually(async || error_of(&gateway).await, |error| error.is_null()).await;
+        eventually(async || shown(&gateway).await, |row| row["state"] == "up").await;
     }
     registry.publish("greet", "two");
     serves(&client, "s__greet", &["two"]).await;
@@ -401,6 +416,48 @@ async fn a_gateway_that_starts_without_its_store_comes_up_with_it() {
 }
 
 #[tokio::test]
+async fn a_gateway_that_starts_without_its_store_serves_the_list_of_before() {
+    let registry = Registry::default();
+    registry.publish("greet", "one");
+    registry.add("older", "text", "first");
+    registry.publish("older", "second");
+    registry.promote("older", Some(1));
+    let store = registry.serve().await;
+    let folder = tempfile::tempdir().unwrap();
+    let more = format!("state = \"{}\"\n{ADMIN}", folder.path().display());
+    let gateway = before(&store, "mlflow", &more).await;
+    serves(&gateway.client(), "s__older", &["first"]).await;
+    drop(gateway);
+    let file = folder.path().join("s").join("walk.json");
+    let mode = fs::metadata(&file).unwrap().permissions().mode();
+    assert_eq!(mode & 0o077, 0, "only the owner reads {mode:o}");
+
+    registry.break_with(Some(Scripted::Break(vec![])));
+    let gateway = before(&store, "mlflow", &more).await;
+    serves(&gateway.client(), "s__greet", &["one"]).await;
+    serves(&gateway.client(), "s__older", &["first"]).await;
+    let row = shown(&gateway).await;
+    assert_eq!((&row["state"], &row["listed"]), (&json!("stale"), &json!(2)), "{row}");
+    assert!(row["ageSecs"].is_u64() && !row["error"].is_null(), "{row}");
+    assert_eq!(gateway.admin().send("GET", "/readyz", &[], b"").await.status, 200);
+    // A version that the store then refuses is the version of before.
+    registry.refuse("older", Scripted::Http(403, vec![], vec![]));
+    registry.add("older", "text", "third");
+    registry.publish("greet", "two");
+    registry.break_with(None);
+    serves(&gateway.client(), "s__greet", &["two"]).await;
+    serves(&gateway.client(), "s__older", &["first"]).await;
+    eventually(async || shown(&gateway).await, |row| row["state"] == "up").await;
+    drop(gateway);
+    fs::write(&file, "{").unwrap();
+    registry.break_with(Some(Scripted::Break(vec![])));
+    let gateway = before(&store, "mlflow", &more).await;
+    eventually(async || shown(&gateway).await, |row| row["state"] == "down").await;
+    registry.break_with(None);
+    serves(&gateway.client(), "s__greet", &["two"]).await;
+}
+
+#[tokio::test]
 async fn what_cannot_be_served_as_it_is_meant_is_left_out_with_the_reason() {
     let registry = Registry::default();
     registry.publish("good", "fine");
@@ -467,7 +524,7 @@ async fn a_hostile_store_takes_no_memory_and_harms_no_other_upstream() {
     let small = format!("max_message = \"64KiB\"\n{ADMIN}");
     let mut toml = table(&endless, "mlflow", &small) + &good.table("up");
     let url = format!("http://{}", pages.addr);
-    toml += &format!("[upstreams.t]\ntransport = \"mlflow\"\nurl = \"{url}\"\n");
+    toml += &format!("[upstreams.t]\ntransport = \"mlflow\"\nstate = \"\"\nurl = \"{url}\"\n");
     let gateway = Gateway::start(&toml).await;
     lists(&gateway.client(), &["up__a"]).await;
     let reasons = async || {

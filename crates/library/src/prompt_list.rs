@@ -57,6 +57,8 @@ pub struct PromptList {
     pub pages: usize,
     /// Shortest `ttlMs` of all pages (MCP 2026-07-28, caching); `None` if no page has it.
     pub ttl: Option<Duration>,
+    /// The age of a list that was kept on the disk, whose source was not read since the start.
+    pub kept_age: Option<Duration>,
     /// The pause before the next walk that the source has asked for (`Retry-After`).
     pub pause: Option<Duration>,
     /// Private if the `cacheScope` of at least one page is private.

@@ -381,8 +381,11 @@ impl Refresh {
                 if !same {
                     known.version.number = next_number();
                 }
-                known.list = Some((walked, now));
-                known.state = ReportState::Good;
+                // A list from the disk is as old as its file, and its source was not read.
+                let age = walked.listed.kept_age;
+                let walked_at = now.checked_sub(age.unwrap_or_default()).unwrap_or(now);
+                known.list = Some((walked, walked_at));
+                known.state = age.map_or(ReportState::Good, |_| ReportState::Failed(only_kept()));
                 let has_problem =
                     known.effective.as_ref().is_some_and(|effective| effective.has_problem());
                 // A missing object may exist again.
@@ -495,6 +498,12 @@ impl Refresh {
         }
         self.debug_assert_merged();
     }
+}
+
+/// Why the list of an upstream is stale that was only read from the disk.
+fn only_kept() -> Kind {
+    let why = "it was not read since the start; its list from before is served";
+    Kind::Unavailable(why.to_owned())
 }
 
 /// Resolves when the sender signals, or is dropped.

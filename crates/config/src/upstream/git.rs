@@ -57,6 +57,9 @@ impl Git {
     }
 }
 
+/// The default of `state`, which git upstreams and prompt stores share.
+pub(super) const STATE: &str = "git";
+
 const URL_RULE: &str = "\"https://host/repository.git\", \"ssh://git@host/repository.git\", \
                         \"git@host:repository.git\" or \"file:///path\"; without password and \
                         query, and http:// on loopback only";
@@ -79,7 +82,7 @@ pub(crate) fn read(section: &mut Section<'_>) -> Option<Git> {
             "is sent over https only; ssh uses the keys of the user that runs the gateway";
         section.mistake("credential", message);
     }
-    let state = section.file_or("state", "git").unwrap_or_else(|| section.beside("git"));
+    let state = section.file_or("state", STATE).unwrap_or_else(|| section.beside(STATE));
     let trusted_keys = trusted_keys(section);
     let ca = certificate_authorities(section);
     let proxies = section.flag("proxy", true).then(Proxies::default);

@@ -99,6 +99,8 @@ pub struct PromptStore {
     pub has_config: bool,
     /// `None`: webhooks are refused.
     pub webhook_secret: Option<Secret>,
+    /// Folder for the last good list; `None`: it does not outlast the process.
+    pub state: Option<PathBuf>,
 }
 
 /// The interface of a prompt store.
@@ -317,7 +319,8 @@ url, such as "https://prompts.example.com/mcp": `http` and `sse`: the server. Re
     any other redirect `upstream_http_error`. `git`: the repository. Required. See
     docs/sources.md#git-repositories. Prompt stores: the address before `/api` or `/v1`.
 ref, such as "main": `git`: branch or tag. Not set: the HEAD of the repository.
-state: `git`: directory for the files that are served, in a directory of the upstream's name.
+state: `git`, prompt stores: directory for the files or the list that are served, in a directory
+    of the upstream's name. `""`: the list of a store is not kept.
 trusted_keys, such as "signers": `git`: file of allowed signers. A commit, or an annotated tag,
     without a signature of one of them is not served. See docs/sources.md#signatures.
 label = "production": Which version of a prompt is served under its name: that of this label in
@@ -465,8 +468,10 @@ fn read(id: UpstreamId, section: &mut Section<'_>, base: &Settings) -> Option<Up
         return None;
     };
     let mut transport = read(section)?;
-    if let Transport::Git(git) = &mut transport {
-        git.state.push(id.as_str());
+    match &mut transport {
+        Transport::Git(git) => git.state.push(id.as_str()),
+        Transport::Store(store) => store.state.iter_mut().for_each(|state| state.push(id.as_str())),
+        _ => {}
     }
     if settings.server_requests_by_default && matches!(transport, Transport::Http(_)) {
         // Elsewhere a server request is not correlated with its call, so that calls would run one
@@ -582,6 +587,7 @@ fn store(section: &mut Section<'_>, kind: StoreKind) -> Option<Transport> {
     let has_system_as_user = section.choice("system", false, &system);
     let has_config = section.flag("config", false);
     let webhook_secret = webhook::incoming(section);
+    let state = section.file_or("state", git::STATE);
     let http = http_server(section, None)?;
     if http.credentials.caller.is_some() {
         section
@@ -601,6 +607,7 @@ fn store(section: &mut Section<'_>, kind: StoreKind) -> Option<Transport> {
         has_system_as_user,
         has_config,
         webhook_secret,
+        state,
     }))
 }
 

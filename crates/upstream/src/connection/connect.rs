@@ -245,7 +245,12 @@ impl Connector {
                 ConnectTarget::Store { reader, last } => self.read_store(reader, last).await,
             }
         });
-        self.within_limit(connecting).await
+        match (&self.target, self.within_limit(connecting).await) {
+            (ConnectTarget::Store { reader, last }, Err(kind)) if last.any().is_none() => {
+                self.load_kept(reader, last).await.ok_or(kind)
+            }
+            (_, connected) => connected,
+        }
     }
 
     /// Opens another connection that declares `capabilities`, with the transport and revision of
@@ -446,6 +451,8 @@ impl Connector {
         reader: &Arc<StoreReader>,
         last: &LastSnapshot<StoreWalk>,
     ) -> Result<Connection, Kind> {
+        // A prompt that the store refuses keeps the version that was kept.
+        reader.kept().await;
         let walk = reader.walk().await?;
         if let Some(same) = last.of(&walk) {
             return Ok(Connection::Library(same));
@@ -453,9 +460,32 @@ impl Connector {
         let reader = reader.clone();
         let read = walk.clone();
         let before = last.any();
-        let load = move || Ok(reader.snapshot(read, before.as_deref()));
+        let load = move || {
+            reader.keep(&read);
+            Ok(reader.snapshot(read, before.as_deref()))
+        };
         let snapshot = run_loader(&self.upstream, load).await?;
         Ok(Connection::Library(last.keep(walk, snapshot)))
+    }
+
+    /// Loads the walk of a store that was kept before the start. A driver then reads the store
+    /// again at once.
+    async fn load_kept(
+        &self,
+        reader: &Arc<StoreReader>,
+        last: &LastSnapshot<StoreWalk>,
+    ) -> Option<Connection> {
+        let (walk, age) = reader.kept().await?;
+        let (reader, read) = (reader.clone(), walk.clone());
+        let load = move || Ok(reader.snapshot(read, None));
+        let mut snapshot = run_loader(&self.upstream, load).await.ok()?;
+        snapshot.listed.kept_age = Some(age);
+        warn!(upstream = %self.upstream.id, age_secs = age.as_secs(),
+            "the prompt store cannot be read; its list from before the start is served");
+        if let Some(driver) = &self.sinks.list_changed {
+            driver.notify_one();
+        }
+        Some(Connection::Library(last.keep(walk, snapshot)))
     }
 
     fn http(&self, endpoint: &Arc<HttpEndpoint>) -> UpstreamTransport {
@@ -573,8 +603,9 @@ mod tests {
                 let _ = stream.write_all(answer.as_bytes()).await;
             }
         });
-        let connector =
-            connector(&format!("[upstreams.a]\ntransport = \"mlflow\"\nurl = \"{url}\"\n"));
+        let connector = connector(&format!(
+            "[upstreams.a]\ntransport = \"mlflow\"\nstate = \"\"\nurl = \"{url}\"\n"
+        ));
         let first = snapshot(&connector).await;
         assert_eq!(first.listed.prompts.len(), 1);
         assert!(Arc::ptr_eq(&first, &snapshot(&connector).await));

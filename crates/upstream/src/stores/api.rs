@@ -1,5 +1,7 @@
 //! The interface of a store, as pure functions: request paths, and parsers of the responses.
 
+use serde::{Deserialize, Serialize};
+
 use super::version::StoreVersion;
 use config::PromptStore;
 use domain::fault::excerpt;
@@ -37,7 +39,7 @@ pub(super) struct Row {
 }
 
 /// The listed prompt under one label.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub(super) struct Listed {
     /// `NAME`.
     pub of: String,

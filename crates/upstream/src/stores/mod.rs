@@ -6,6 +6,7 @@
 //! nothing; a version that cannot be read leaves the last version of its prompt.
 
 mod api;
+mod kept;
 mod langfuse;
 mod mlflow;
 mod phoenix;
@@ -13,19 +14,23 @@ mod template;
 mod version;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio::time::timeout;
 use tokio::try_join;
+use tracing::warn;
 
 use super::transport::streamable_http::HttpEndpoint;
 use api::{Found, ListPage, Listed, Row, StoreApi};
+use base::platform::blocking;
+use base::seal;
 use config::{PromptStore, Settings, StoreKind};
 use domain::fault::{UpstreamFaultKind as Kind, excerpt};
 use domain::json::Json;
 use domain::json::document::Document;
+use kept::{KeptRow, KeptWalk};
 use library::prompt_list::{EARLIER_SERVED, MalformedPrompt, PromptList};
 use library::{LibrarySnapshot, StoredPrompt};
 use version::StoreVersion;
@@ -40,6 +45,12 @@ pub(super) struct StoreReader {
     known: Mutex<BTreeMap<String, Known>>,
     /// How often a read version differed from the previous version.
     changes: AtomicU64,
+    /// Digest of the settings that determine the served prompts.
+    source: String,
+    /// The walk that was kept before the start, with its age; `None` before the first use.
+    kept: OnceLock<Option<(StoreWalk, Duration)>>,
+    /// Whether the last walk could not be kept.
+    is_unkept: AtomicBool,
 }
 
 /// The last read version of one prompt.
@@ -149,11 +160,71 @@ impl StoreReader {
         let api = api_of(store.kind);
         let known = Mutex::default();
         let changes = AtomicU64::new(0);
-        Self { store, api, endpoint, settings, known, changes }
+        let PromptStore { kind, http, label, labels, filter, .. } = &store;
+        let url = &http.url;
+        let source = format!("{kind:?} {url} {label:?} {labels:?} {filter:?}");
+        let source = seal::sha256_text(source.as_bytes());
+        let kept = OnceLock::new();
+        let is_unkept = AtomicBool::new(false);
+        Self { store, api, endpoint, settings, known, changes, source, kept, is_unkept }
     }
 
     pub(super) fn endpoint(&self) -> &HttpEndpoint {
         &self.endpoint
+    }
+
+    /// Returns the walk that was kept before the start, with its age.
+    pub(super) async fn kept(self: &Arc<Self>) -> Option<(StoreWalk, Duration)> {
+        if let Some(kept) = self.kept.get() {
+            return kept.clone();
+        }
+        let reader = self.clone();
+        blocking(move || reader.kept.get_or_init(|| reader.restored()).clone()).await.ok().flatten()
+    }
+
+    /// Reads the kept walk, whose versions count as read from now on. Blocks.
+    fn restored(&self) -> Option<(StoreWalk, Duration)> {
+        let state = self.store.state.as_deref()?;
+        let read = KeptWalk::read(state, &self.source, self.settings.max_walk);
+        let (kept, age) = read.unwrap_or_else(|error| {
+            warn!(state = %state.display(), %error, "the kept list of a prompt store is ignored");
+            None
+        })?;
+        let mut known = self.known();
+        let mut restore = |(name, row): (String, KeptRow)| {
+            let KeptRow { listed, stamp, size, version } = row;
+            let version = self.checked(Ok(version));
+            let restored = Known { stamp, size, version, refusal: None, mistake: None };
+            known.insert(name.clone(), restored);
+            (name, listed)
+        };
+        let rows = kept.rows.into_iter().map(&mut restore).collect();
+        // No other walk has this number of changes: the first good walk makes a new snapshot.
+        let changes = u64::MAX;
+        let walk = StoreWalk { rows, malformed: Vec::new(), pages: 1, changes, pause: None };
+        Some((walk, age))
+    }
+
+    /// Keeps a walk for the next start. Blocks.
+    pub(super) fn keep(&self, walk: &StoreWalk) {
+        let Some(state) = self.store.state.as_deref() else { return };
+        let known = self.known();
+        let row = |(name, listed): (&String, &Listed)| {
+            let Known { stamp, size, version, .. } = known.get(name)?;
+            let VersionFound::Version(version) = version else { return None };
+            let version = StoreVersion::clone(version);
+            let row =
+                KeptRow { listed: listed.clone(), stamp: stamp.clone(), size: *size, version };
+            Some((name.clone(), row))
+        };
+        let rows = walk.rows.iter().filter_map(row).collect();
+        drop(known);
+        let kept = KeptWalk { source: self.source.clone(), rows };
+        let written = kept.write(state, self.settings.max_walk);
+        let was_unkept = self.is_unkept.swap(written.is_err(), Ordering::Relaxed);
+        if let (Err(error), false) = (written, was_unkept) {
+            warn!(state = %state.display(), %error, "the list of a prompt store cannot be kept");
+        }
     }
 
     /// Reads the whole store. Cancel safe: versions that were read are not fetched again.

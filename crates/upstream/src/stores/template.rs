@@ -2,10 +2,12 @@
 //! refused, and never rendered differently than the store's library would.
 
 use domain::fault::excerpt;
+use serde::{Deserialize, Serialize};
+
 use library::TemplatePiece;
 
 /// A template language.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub(super) enum Format {
     /// `{{ name }}` (MLflow, Langfuse, Mustache of Phoenix).
     Braces,

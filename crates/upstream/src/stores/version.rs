@@ -1,5 +1,7 @@
 //! Converts a store's prompt version into a served prompt.
 
+use serde::{Deserialize, Serialize};
+
 use super::template::{Format, pieces};
 use domain::fault::excerpt;
 use domain::json::Json;
@@ -7,7 +9,7 @@ use domain::json::object::write_object;
 use library::{MessageRole, StoredMessage, StoredPrompt};
 
 /// A version of a prompt.
-#[derive(Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub(super) struct StoreVersion {
     /// The version number or name in the store.
     pub number: String,
