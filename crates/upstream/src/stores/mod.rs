@@ -25,6 +25,7 @@ use tracing::warn;
 use super::transport::streamable_http::HttpEndpoint;
 use api::{Found, ListPage, Listed, Row, StoreApi};
 use base::platform::blocking;
+use base::platform::heap::boxed;
 use base::seal;
 use config::{PromptStore, Settings, StoreKind};
 use domain::fault::{UpstreamFaultKind as Kind, excerpt};
@@ -361,14 +362,31 @@ impl StoreReader {
     async fn ask_for(&self, rows: Vec<Row>, budget: &WalkBudget) -> Result<(), Kind> {
         let queue = Mutex::new(rows.into_iter());
         let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
-        let worker = || async {
-            while let Some(row) = next() {
-                self.refresh(row, budget).await?;
-            }
-            Ok(())
+        let most = self.settings.in_flight;
+        let worker = |number: usize| {
+            let next = &next;
+            boxed(async move {
+                while number < most
+                    && let Some(row) = next()
+                {
+                    self.refresh(row, budget).await?;
+                }
+                Ok(())
+            })
         };
-        // Four concurrent requests do not strain a store, and fetch 2,000 prompts in seconds.
-        try_join!(worker(), worker(), worker(), worker()).map(drop)
+        // Eight concurrent requests fetch 300 prompts within `walk_timeout` where each takes 0.4 s,
+        // and strain no store.
+        try_join!(
+            worker(0),
+            worker(1),
+            worker(2),
+            worker(3),
+            worker(4),
+            worker(5),
+            worker(6),
+            worker(7)
+        )
+        .map(drop)
     }
 
     /// Fetches the version of one prompt, unless it is known.
