@@ -23,7 +23,7 @@ use telemetry::{Telemetry, UPSTREAM};
 
 /// Registers the gauges of the newest edition.
 pub(super) fn gateway(telemetry: &Telemetry, edition: &Arc<ArcSwap<Edition>>, audit: &Audit) {
-    let upstreams = |what, value: fn(&UpstreamStatus) -> Option<f64>| {
+    let upstreams = |what, value: UpstreamGauge| {
         let edition = Arc::downgrade(edition);
         telemetry.gauge(what, move |observe| {
             for status in newest(&edition).iter().flat_map(|edition| edition.router.status()) {
@@ -36,21 +36,7 @@ pub(super) fn gateway(telemetry: &Telemetry, edition: &Arc<ArcSwap<Edition>>, au
     upstreams(("promptgate.upstream.up", "", "Whether the upstream can be called"), |status| {
         (status.state != PER_CALLER).then(|| flag(status.is_reached()))
     });
-    upstreams(
-        ("promptgate.upstream.prompts", "{prompt}", "Listed prompts of the upstream"),
-        |status| Some(status.listed as f64),
-    );
-    upstreams(("promptgate.upstream.list.age", "s", "Age of the list of the upstream"), |status| {
-        status.walk.map(|walk| walk.at.elapsed().as_secs_f64())
-    });
-    upstreams(
-        (
-            "promptgate.upstream.list.stale",
-            "",
-            "Whether the list of the upstream is stale or missing",
-        ),
-        |status| Some(flag(status.failure.is_some())),
-    );
+    lists(&upstreams);
     upstreams(
         (
             "promptgate.upstream.login.missing",
@@ -91,6 +77,36 @@ pub(super) fn gateway(telemetry: &Telemetry, edition: &Arc<ArcSwap<Edition>>, au
     audit_log(telemetry, audit);
     process(telemetry);
 }
+
+/// Registers the gauges of the lists of upstreams.
+fn lists(upstreams: &impl Fn((&'static str, &'static str, &'static str), UpstreamGauge)) {
+    upstreams(
+        ("promptgate.upstream.prompts", "{prompt}", "Listed prompts of the upstream"),
+        |status| Some(status.listed as f64),
+    );
+    upstreams(("promptgate.upstream.list.age", "s", "Age of the list of the upstream"), |status| {
+        status.walk.map(|walk| walk.at.elapsed().as_secs_f64())
+    });
+    upstreams(
+        (
+            "promptgate.upstream.list.stale",
+            "",
+            "Whether the list of the upstream is stale or missing",
+        ),
+        |status| Some(flag(status.failure.is_some())),
+    );
+    upstreams(
+        (
+            "promptgate.upstream.removal.held",
+            "{prompt}",
+            "Prompts of the upstream that stay served although it lists too few",
+        ),
+        |status| status.held_removal.map(|removal| removal.served as f64),
+    );
+}
+
+/// Returns the value of one upstream; `None` where the upstream has no such series.
+type UpstreamGauge = fn(&UpstreamStatus) -> Option<f64>;
 
 /// The value for an upstream that was called: an upstream without calls has no such series.
 fn called(status: &UpstreamStatus, value: f64) -> Option<f64> {

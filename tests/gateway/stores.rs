@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::approvals::{Folder, enforced};
@@ -138,9 +139,10 @@ impl Versions {
 fn table(store: &Upstream, kind: &str, more: &str) -> String {
     let url = format!("http://{}", store.addr);
     let state = if more.contains("state = ") { "" } else { "state = \"\"\n" };
+    let hold = if more.contains("hold_removals") { "" } else { "hold_removals = \"0s\"\n" };
     format!(
         "{QUICK}[upstreams.s]\ntransport = \"{kind}\"\nurl = \"{url}\"\npoll = \"20ms\"\n\
-         page_timeout = \"2s\"\nwalk_timeout = \"30s\"\n{state}{more}"
+         page_timeout = \"2s\"\nwalk_timeout = \"30s\"\n{state}{hold}{more}"
     )
 }
 
@@ -455,6 +457,65 @@ async fn a_gateway_that_starts_without_its_store_serves_the_list_of_before() {
     eventually(async || shown(&gateway).await, |row| row["state"] == "down").await;
     registry.break_with(None);
     serves(&gateway.client(), "s__greet", &["two"]).await;
+}
+
+#[tokio::test]
+async fn a_removal_of_much_is_held_back_and_reported_until_the_source_says_the_same_long_enough() {
+    let registry = Registry::default();
+    let names: Vec<_> = (0..6).map(|number| format!("p{number}")).collect();
+    names.iter().for_each(|name| registry.publish(name, "one"));
+    let store = registry.serve().await;
+    let gateway = before(&store, "mlflow", &format!("hold_removals = \"10m\"\n{ADMIN}")).await;
+    let client = gateway.client();
+    let all: Vec<_> = names.iter().map(|name| format!("s__{name}")).collect();
+    eventually(async || client.names().await.0, |listed| *listed == all).await;
+    names.iter().for_each(|name| registry.remove(name));
+    let note = async || shown(&gateway).await["note"].as_str().unwrap_or_default().to_owned();
+    eventually(&note, |note| note.contains("lists 0 prompts; the 6 of before are served")).await;
+    assert_eq!(client.names().await.0, all);
+    let page = async |path: &str| gateway.admin().send("GET", path, &[], b"").await.body;
+    let metrics = String::from_utf8_lossy(&page("/metrics").await).into_owned();
+    let held = "promptgate_upstream_removal_held{promptgate_upstream=\"s\"} 6";
+    assert!(metrics.contains(held), "{metrics}");
+    // The source is well again, and a prompt that was really removed goes at once.
+    names[1..].iter().for_each(|name| registry.publish(name, "two"));
+    eventually(async || client.names().await.0, |listed| *listed == all[1..]).await;
+    eventually(&note, |note| note.is_empty()).await;
+
+    let quick = before(&store, "mlflow", "hold_removals = \"1s\"\n").await;
+    let client = quick.client();
+    eventually(async || client.names().await.0.len(), |count| *count == 5).await;
+    let removed_at = Instant::now();
+    names[1..].iter().for_each(|name| registry.remove(name));
+    eventually(async || client.names().await.0, Vec::is_empty).await;
+    assert!(removed_at.elapsed() >= Duration::from_secs(1), "applied after hold_removals");
+}
+
+#[tokio::test]
+async fn the_versions_of_a_slow_store_are_fetched_eight_at_a_time() {
+    let waiting: Arc<Mutex<Vec<Arc<Notify>>>> = Arc::default();
+    let store = Upstream::start(move |asked| {
+        if asked.path.starts_with("/v1/prompts?") {
+            let row = |number| json!({"name": format!("p{number:02}"), "id": format!("{number}")});
+            let rows: Vec<_> = (10..34).map(row).collect();
+            return Scripted::Json(json!({"data": rows, "next_cursor": null}));
+        }
+        // Each answer ends once eight requests wait for theirs.
+        let mut waiting = waiting.lock().unwrap();
+        let answered = Arc::new(Notify::new());
+        waiting.push(answered.clone());
+        if waiting.len() == 8 {
+            waiting.drain(..).for_each(|one| one.notify_one());
+        }
+        let version = json!({"data": {"id": "v1", "template_format": "NONE", "template":
+            {"type": "chat", "messages": [{"role": "user", "content": "x"}]}}});
+        Scripted::LateEnd(version.to_string().into_bytes(), answered)
+    })
+    .await;
+    let gateway = before(&store, "phoenix", "").await;
+    let client = gateway.client();
+    let listed = eventually(async || client.names().await.0, |names| !names.is_empty()).await;
+    assert_eq!(listed.len(), 24, "no request of the first walk has waited in vain: {listed:?}");
 }
 
 #[tokio::test]

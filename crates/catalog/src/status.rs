@@ -13,6 +13,7 @@ use domain::protocol::revision::Revision;
 use library::prompt_list::emptiness;
 use upstream::Upstream;
 use upstream::driver::{ConnectionState, Outage};
+use upstream::held_removal::HeldRemoval;
 use upstream::recent_calls::RecentSummary;
 use upstream::stderr_tail::StderrTail;
 
@@ -27,8 +28,8 @@ pub const STALE: &str = "stale";
 pub struct UpstreamStatus {
     pub id: String,
     pub transport: &'static str,
-    /// `connecting`, `up`, [`STALE`] or `down`; `per_caller` if each caller has separate connections
-    /// and a private list.
+    /// `connecting`, `up`, [`STALE`] or `down`; `per_caller` if each caller has separate
+    /// connections and a private list.
     pub state: &'static str,
     /// The negotiated revision.
     pub revision: Option<Revision>,
@@ -64,6 +65,8 @@ pub struct UpstreamStatus {
     /// The seconds by which list walks are delayed because the list changes again and again; 0
     /// without a delay.
     pub walk_pause: u64,
+    /// The removal of many prompts that is held back.
+    pub held_removal: Option<HeldRemoval>,
     /// The served commit of a git repository.
     pub commit: Option<Arc<str>>,
     /// Whether the upstream requires a sign-in by the operator.
@@ -91,11 +94,24 @@ impl UpstreamStatus {
         }
     }
 
+    /// Returns what the source lists while a removal is held back, and until when.
+    pub fn removal(&self) -> Option<String> {
+        let HeldRemoval { served, listed, until } = self.held_removal?;
+        let seconds = until.saturating_duration_since(Instant::now()).as_secs();
+        Some(format!(
+            "lists {listed} prompts; the {served} of before are served for {seconds} s more, \
+             unless it lists its prompts again (hold_removals)"
+        ))
+    }
+
     /// A note for operators on an upstream that works without prompts, or whose list changes again
     /// and again.
     pub fn note(&self) -> Option<Cow<'static, str>> {
         if self.state == PER_CALLER {
             return Some("lists for each caller, on connections of the caller's own".into());
+        }
+        if let Some(removal) = self.removal() {
+            return Some(removal.into());
         }
         if self.walk_pause > 0 {
             let seconds = self.walk_pause;
@@ -167,6 +183,7 @@ pub fn statuses(
             repairs: upstream.repairs().counted(),
             driver_restarts: upstream.driver_restarts(),
             walk_pause: upstream.walk_pause(),
+            held_removal: upstream.held_removal(),
             commit: upstream.commit(),
             has_login: config.login().is_some(),
             failure: down.or(failure),

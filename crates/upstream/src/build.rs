@@ -143,6 +143,7 @@ impl Upstream {
         let dedicated = connector.as_ref().ok().map(|connector| {
             DedicatedPool::new(connector.clone(), config.clone(), tasks.clone(), shutdown.clone())
         });
+        let removals = connector.as_ref().map(|own| own.removals().clone()).unwrap_or_default();
         let restarts: Arc<AtomicU64> = Arc::default();
         let walk_pause: Arc<AtomicU64> = Arc::default();
         let outage: Arc<Mutex<Option<Outage>>> = Arc::default();
@@ -191,6 +192,7 @@ impl Upstream {
             restarts,
             outage,
             walk_pause,
+            removals,
             recent_calls: Arc::new(RecentCalls::new(Instant::now())),
             secrets,
             was_called: AtomicBool::new(false),

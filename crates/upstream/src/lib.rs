@@ -20,6 +20,7 @@ pub mod recent_calls;
 pub mod repairs;
 pub mod passthrough_signals;
 mod build;
+pub mod held_removal;
 mod list_refetch;
 mod walk_pace;
 
@@ -56,6 +57,7 @@ use domain::protocol::via::Via;
 use driver::{ConnectionState, DriverId, FetchedList, Outage};
 use guard::circuit_breaker::CircuitBreaker;
 use guard::concurrency::ConcurrencyLimit;
+use held_removal::{HeldRemoval, RemovalGuard};
 use library::{LibrarySnapshot, LibraryVersions};
 use passthrough_signals::PassthroughSignals;
 use policy::{Authorized, Pass};
@@ -93,6 +95,7 @@ pub struct Upstream {
     restarts: Arc<AtomicU64>,
     outage: Arc<Mutex<Option<Outage>>>,
     walk_pause: Arc<AtomicU64>,
+    removals: Arc<RemovalGuard>,
     recent_calls: Arc<RecentCalls>,
     /// The secrets in requests to the upstream, which callers must not see.
     secrets: Arc<UpstreamSecrets>,
@@ -135,6 +138,11 @@ impl Upstream {
     /// Returns the seconds by which walks are delayed because the list changes again and again.
     pub fn walk_pause(&self) -> u64 {
         self.walk_pause.load(Ordering::Relaxed)
+    }
+
+    /// Returns the removal of many prompts that is held back.
+    pub fn held_removal(&self) -> Option<HeldRemoval> {
+        self.removals.current()
     }
 
     /// Returns the numbers of the last hour.

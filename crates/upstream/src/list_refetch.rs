@@ -55,9 +55,7 @@ impl Driver {
                         true => attempts.pace.walked(&listed, started).min(MIN_WALK_INTERVAL),
                         false => self.pace(&listed, attempts),
                     };
-                    let asked = listed.pause.unwrap_or_default().min(MAX_RETRY_AFTER);
-                    let wait = self.next_walk(listed.ttl, pause).max(asked);
-                    let pause = pause.max(asked);
+                    let wait = self.next_walk(listed.ttl, pause);
                     let fresh_for = listed.ttl.or((!connection.is_watched()).then_some(wait));
                     self.report_list(FetchedList { listed, fresh_for }, attempts).await;
                     (wait, pause)
@@ -129,11 +127,11 @@ impl Driver {
     fn next_walk(&self, ttl: Option<Duration>, pause: Duration) -> Duration {
         let is_listening = self.listening.load(Ordering::Relaxed);
         let wait = next_walk(&self.upstream.settings, ttl, is_listening);
-        if pause.is_zero() { wait } else { wait.clamp(pause, 2 * walk_pace::LONGEST) }
+        if pause.is_zero() { wait } else { wait.clamp(pause, pause.max(2 * walk_pace::LONGEST)) }
     }
 
-    /// Returns the delay of the next walk of a list that changes again and again, and shows the
-    /// delay to operators.
+    /// Returns the delay of the next walk: that of a list that changes again and again, which
+    /// operators see, or the pause that the source has asked for.
     fn pace(&self, listed: &PromptList, attempts: &mut FetchAttempts) -> Duration {
         let pause = attempts.pace.walked(listed, Instant::now());
         let before = self.walk_pause.swap(pause.as_secs(), Ordering::Relaxed);
@@ -142,7 +140,7 @@ impl Driver {
             let event = AuditEvent::new("list_slowed");
             self.audit.note(event.text("upstream", self.upstream.id.as_str()));
         }
-        pause
+        pause.max(listed.pause.unwrap_or_default().min(MAX_RETRY_AFTER))
     }
 
     async fn report_list(&self, walked: FetchedList, attempts: &mut FetchAttempts) {

@@ -146,6 +146,10 @@ impl AttentionList {
     /// Adds upstreams that fail, with the calls that failed with them.
     fn add_upstreams(&mut self, status: &[UpstreamStatus], losses: &mut HashMap<&str, &Row>) {
         for upstream in status {
+            let page = format!("/upstreams/{}", percent::encoded_segment(&upstream.id));
+            if let Some(removal) = upstream.removal() {
+                self.add("bad", 0, format!("Upstream {} {removal}", upstream.id), &page);
+            }
             let Some(failure) = &upstream.failure else { continue };
             let is_down = upstream.state == "down";
             let mut lost = 0;
@@ -160,7 +164,6 @@ impl AttentionList {
                 text += &format!("; {} failed in 15 min", gets(lost));
             }
             let severity = if is_down { "bad" } else { "warn" };
-            let page = format!("/upstreams/{}", percent::encoded_segment(&upstream.id));
             self.add(severity, lost, text, &page);
         }
     }

@@ -52,6 +52,7 @@ const OTHER_CHANGES: &[&str] = &[
     "prompt_state",
     "prompt_states",
     "reload_requested",
+    "removal_held",
 ];
 
 /// Names that stand for several types.

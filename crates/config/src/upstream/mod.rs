@@ -319,8 +319,8 @@ url, such as "https://prompts.example.com/mcp": `http` and `sse`: the server. Re
     any other redirect `upstream_http_error`. `git`: the repository. Required. See
     docs/sources.md#git-repositories. Prompt stores: the address before `/api` or `/v1`.
 ref, such as "main": `git`: branch or tag. Not set: the HEAD of the repository.
-state: `git`, prompt stores: directory for the files or the list that are served, in a directory
-    of the upstream's name. `""`: the list of a store is not kept.
+state: `git`, prompt stores: directory for what is served, in a directory of the upstream's name.
+    `""`: the list of a store is not kept.
 trusted_keys, such as "signers": `git`: file of allowed signers. A commit, or an annotated tag,
     without a signature of one of them is not served. See docs/sources.md#signatures.
 label = "production": Which version of a prompt is served under its name: that of this label in

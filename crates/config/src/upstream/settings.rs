@@ -42,6 +42,10 @@ table! {
         pub poll: Duration [secs(60)] = section.duration(key, base.poll, Duration::ZERO);
         /// Age at which a list is fetched again, even without a reason.
         pub max_age: Duration [secs(300)] = section.duration(key, base.max_age, MILLISECOND);
+        /// How long the removal of many prompts from a git repository or a prompt store is held
+        /// back. `"0s"`: not at all. See docs/sources.md#removals-of-many-prompts.
+        pub hold_removals: Duration [secs(600)] =
+            section.duration(key, base.hold_removals, Duration::ZERO);
         /// Concurrent calls.
         pub in_flight: usize [64] = section.count(key, base.in_flight, 1..=100_000);
         /// Calls that may wait for a place of `in_flight`. More are refused at once with

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use http::HeaderValue;
 use tokio::sync::{Notify, Semaphore};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tokio_util::task::TaskTracker;
 use tracing::error;
 
@@ -15,12 +15,14 @@ use crate::auth::authorization::Authorization;
 use crate::auth::caller_tokens::CallerTokens;
 use crate::auth::token_source::TokenSource;
 use crate::call::correlator::{Correlator, NotificationSinks};
+use crate::held_removal::{HeldRemoval, Removal, RemovalGuard};
 use crate::passthrough_signals::PassthroughSignals;
 use crate::stores::{StoreReader, StoreWalk};
 use crate::transport::UpstreamTransport;
 use crate::transport::http_sse::HttpSse;
 use crate::transport::stdio::UpstreamChild;
 use crate::transport::streamable_http::HttpEndpoint;
+use audit::record::AuditEvent;
 use base::platform::blocking;
 use base::platform::heap::boxed;
 use cluster::SharedLogins;
@@ -54,6 +56,7 @@ pub struct Connector {
     target: ConnectTarget,
     /// The labels of a library: a label that cannot be followed keeps its version.
     labels: Arc<LibraryLabels>,
+    removals: Arc<RemovalGuard>,
 }
 
 /// The target of a connector: the configuration of the transport, with the state that is passed
@@ -144,7 +147,8 @@ impl Connector {
     ) -> Result<Self, String> {
         let target = ConnectTarget::new(&upstream, &sinks, &tasks, logins)?;
         let labels = Arc::new(LibraryLabels::of(&upstream.transport));
-        Ok(Self { upstream, sinks, tasks, start_permits, target, labels })
+        let removals = Arc::default();
+        Ok(Self { upstream, sinks, tasks, start_permits, target, labels, removals })
     }
 
     /// Returns the connector of one caller to the same upstream. Over HTTP the connector uses the
@@ -187,7 +191,13 @@ impl Connector {
             start_permits: self.start_permits.clone(),
             target,
             labels: self.labels.clone(),
+            removals: Arc::default(),
         })
+    }
+
+    /// Returns the guard of the removals of a git repository or a prompt store.
+    pub(crate) fn removals(&self) -> &Arc<RemovalGuard> {
+        &self.removals
     }
 
     pub fn upstream(&self) -> &Arc<UpstreamSettings> {
@@ -439,10 +449,14 @@ impl Connector {
         last: &LastSnapshot<GitTree>,
     ) -> Result<Connection, Kind> {
         if let Some(same) = last.of(&tree) {
+            self.removals.clear();
             return Ok(Connection::Library(same));
         }
         let loading = self.load(tree.folder.clone(), last, tree.left_out.clone());
         let snapshot = loading.await?.of_commit(&tree);
+        if let Some(before) = self.held_back(last, &snapshot) {
+            return Ok(Connection::Library(before));
+        }
         Ok(Connection::Library(last.keep(tree, snapshot)))
     }
 
@@ -455,17 +469,42 @@ impl Connector {
         reader.kept().await;
         let walk = reader.walk().await?;
         if let Some(same) = last.of(&walk) {
+            self.removals.clear();
             return Ok(Connection::Library(same));
         }
-        let reader = reader.clone();
-        let read = walk.clone();
         let before = last.any();
-        let load = move || {
-            reader.keep(&read);
-            Ok(reader.snapshot(read, before.as_deref()))
-        };
+        let (loader, read) = (reader.clone(), walk.clone());
+        let load = move || Ok(loader.snapshot(read, before.as_deref()));
         let snapshot = run_loader(&self.upstream, load).await?;
+        if let Some(before) = self.held_back(last, &snapshot) {
+            return Ok(Connection::Library(before));
+        }
+        let (keeper, read) = (reader.clone(), walk.clone());
+        let _ = blocking(move || keeper.keep(&read)).await;
         Ok(Connection::Library(last.keep(walk, snapshot)))
+    }
+
+    /// Returns the last snapshot if it stays served, because the new one removes too much.
+    fn held_back<Of: PartialEq>(
+        &self,
+        last: &LastSnapshot<Of>,
+        new: &LibrarySnapshot,
+    ) -> Option<Arc<LibrarySnapshot>> {
+        let before = last.any()?;
+        let hold = self.upstream.settings.hold_removals;
+        let decided = self.removals.decide(&before.listed, &new.listed, hold, Instant::now());
+        let Removal::Held { removal, is_news } = decided else { return None };
+        if is_news {
+            let HeldRemoval { served, listed, .. } = removal;
+            let upstream = &self.upstream.id;
+            warn!(%upstream, served, listed, held_for = ?hold,
+                "the removal of many prompts at once is held back");
+            let event = AuditEvent::new("removal_held").text("upstream", upstream.as_str());
+            self.sinks
+                .audit
+                .note(event.number("served", served as u64).number("listed", listed as u64));
+        }
+        Some(before)
     }
 
     /// Loads the walk of a store that was kept before the start. A driver then reads the store
