@@ -388,7 +388,7 @@ fn one_function_makes_the_proof_that_an_upstream_demands() {
 /// Where tasks are spawned that live as long as a call, a connection or a request of an operator,
 /// and how many. All others live as long as the gateway, and are spawned by `Supervisor`, which
 /// notices when one fails.
-const SHORT_TASKS: [(&str, usize); 29] = [
+const SHORT_TASKS: [(&str, usize); 30] = [
     ("admin/accounts.rs", 1),
     ("admin/evidence.rs", 1),
     ("app/replicas.rs", 7),
@@ -408,7 +408,8 @@ const SHORT_TASKS: [(&str, usize); 29] = [
     ("approvals/examined.rs", 1),
     ("approvals/lib.rs", 1),
     ("calls/labels.rs", 1),
-    ("calls/rollouts.rs", 1),
+    ("calls/rollouts/changes.rs", 1),
+    ("calls/rollouts/mod.rs", 1),
     ("calls/suspended_calls.rs", 1),
     ("front/session/call/run.rs", 2),
     // A webhook for the other replicas.

@@ -16,7 +16,7 @@ use super::Foundation;
 use super::edition::Edition;
 use audit::question::Evidence;
 use base::seal::{Sealer, digest_text};
-use calls::rollbacks::RollbackNotice;
+use calls::rollouts::rollbacks::RollbackNotice;
 use cluster::{ClusterDeps, ClusterMember, Handling, Presence, Receipt, RelayMessage, Relayed};
 use config::Config;
 use domain::calls::fair_share::{Holder, Places};

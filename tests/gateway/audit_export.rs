@@ -46,14 +46,16 @@ impl Receiver {
     async fn start(script: &[Treatment]) -> Self {
         let kept: Arc<Mutex<Vec<Vec<LogRecord>>>> = Arc::default();
         let keeping = kept.clone();
-        let script = Mutex::new(script.to_vec().into_iter());
+        let mut script = script.to_vec();
+        script.reverse();
+        let script = Mutex::new(script);
         let server = Upstream::start(move |asked| {
             assert_eq!(asked.path, "/v1/logs");
             assert_eq!(asked.header("x-token"), Some("s3cret"));
             let request = ExportLogsServiceRequest::decode(&asked.body[..]).expect("logs");
             let scopes = request.resource_logs.into_iter().flat_map(|r| r.scope_logs);
             let records = scopes.flat_map(|scope| scope.log_records).collect();
-            let treatment = script.lock().unwrap().next().unwrap_or(Treatment::Accept);
+            let treatment = script.lock().unwrap().pop().unwrap_or(Treatment::Accept);
             match treatment {
                 Treatment::Accept => keeping.lock().unwrap().push(records),
                 Treatment::LoseAcknowledgement => {

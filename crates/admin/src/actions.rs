@@ -29,7 +29,7 @@ use ::approvals::Action;
 use audit::question::Question;
 use audit::record::AuditEvent;
 use calls::labels::LabelChange;
-use calls::rollout_changes::RolloutRequest;
+use calls::rollouts::changes::RolloutRequest;
 use domain::approval::Decider;
 use domain::text::percent;
 use front::downstream::clock::now;

@@ -203,8 +203,8 @@ pub(super) async fn show(
 }
 
 /// Carries a decision out. `if_match` is the entity tag of the document on which it is based
-/// (RFC 9110, section 13.1.1); for one prompt, the tag of its row, page or document will do. Without
-/// it the decision has the tags of all prompts.
+/// (RFC 9110, section 13.1.1); for one prompt, the tag of its row, page or document will do.
+/// Without it the decision has the tags of all prompts.
 pub(super) async fn decide(
     state: &AdminState,
     action: Action,

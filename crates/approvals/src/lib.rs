@@ -136,7 +136,8 @@ impl Approvals {
         rows
     }
 
-    /// Returns the row of a name; see [`Catalog::approval_row`](catalog::snapshot::Catalog::approval_row).
+    /// Returns the row of a name; see
+    /// [`Catalog::approval_row`](catalog::snapshot::Catalog::approval_row).
     pub fn row(&self, public_name: &str) -> Option<ApprovalRow> {
         let catalog = self.router.catalog();
         let kinds = [ApprovalKind::Prompt, ApprovalKind::Skill];

@@ -23,9 +23,7 @@ mod unapproved_texts;
 mod resolution;
 mod routed_prompt;
 pub mod probe;
-pub mod rollout_changes;
 pub mod rollouts;
-pub mod rollbacks;
 pub mod skills;
 mod withheld_text;
 

@@ -1,5 +1,5 @@
-//! Versions of prompts that are served to some callers first: `[[rollouts]]`, and `rollouts.toml` in
-//! the folder of a library, which has the rollouts that people start while the gateway runs.
+//! Versions of prompts that are served to some callers first: `[[rollouts]]`, and `rollouts.toml`
+//! in the folder of a library, which has the rollouts that people start while the gateway runs.
 
 use std::collections::BTreeMap;
 use std::path::Path;

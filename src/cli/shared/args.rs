@@ -184,8 +184,8 @@ pub(crate) enum Command {
     ///
     /// A rollout gives a share of the callers another version of a prompt. Those that are started
     /// here are in rollouts.toml beside labels.toml; those of `[[rollouts]]` in the file are only
-    /// listed, rolled back and begun again. Calls the admin API of a running gateway, with the token in the environment variable
-    /// PROMPTGATE_ADMIN_TOKEN if one is required.
+    /// listed, rolled back and begun again. Calls the admin API of a running gateway, with the
+    /// token in the environment variable PROMPTGATE_ADMIN_TOKEN if one is required.
     #[command(subcommand)]
     Rollouts(RolloutsCommand),
     /// Try a guard (`[[guards]]`) on a text, or report what guards have found (docs/guards.md)

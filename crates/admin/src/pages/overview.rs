@@ -460,7 +460,8 @@ fn attention(
         all.add("warn", limited, text, page);
     }
     for rollout in rollouts::status(state) {
-        let (prompt, to) = (&rollout.prompt, &rollout.rollout.to);
+        let prompt = &rollout.prompt;
+        let to = &rollout.rollout.to;
         let text = match (rollout.rolled_back, rollouts::why(&rollout)) {
             (Some(_), _) => format!("The rollout of {prompt} to {to} was rolled back"),
             (None, Some(why)) => format!("The rollout of {prompt} to {to}: {why}"),

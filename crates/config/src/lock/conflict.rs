@@ -52,45 +52,42 @@ fn sides(text: &str) -> Result<Option<[String; 2]>, String> {
     Ok(has_marker.then_some([ours, theirs]))
 }
 
-impl Lock {
-    /// Reads a lock file whose digest does not matter; of a file with conflict markers, the
-    /// entries of both sides.
-    ///
-    /// # Errors
-    /// The first mistake, or the prompts on which the sides have decided differently.
-    pub(super) fn parse_merged(text: &str) -> Result<Self, String> {
-        let Some([ours, theirs]) = sides(text)? else {
-            return Ok(Self::parse_entries(text)?.0);
-        };
-        let side = |text: &str, name: &str| {
-            let read = Self::parse_entries(text);
-            read.map(|(lock, _)| lock).map_err(|why| format!("in the side {name}: {why}"))
-        };
-        let (mut merged, theirs) = (side(&ours, "<<<<<<<")?, side(&theirs, ">>>>>>>")?);
-        let mut disputed = Vec::new();
-        for kind in [ApprovalKind::Prompt, ApprovalKind::Skill] {
-            for (upstream, approvals) in theirs.of_kind(kind) {
-                for (name, their) in approvals {
-                    let ours = merged.approval_mut(kind, upstream, name);
-                    if *ours == Approval::default() || is_earlier(ours, their) {
-                        *ours = their.clone();
-                    } else if ours != their && !is_earlier(their, ours) {
-                        disputed.push(format!("{name} of {upstream}"));
-                    }
+/// Reads a lock file whose digest does not matter; of a file with conflict markers, the
+/// entries of both sides.
+///
+/// # Errors
+/// The first mistake, or the prompts on which the sides have decided differently.
+pub(super) fn parse_merged(text: &str) -> Result<Lock, String> {
+    let Some([ours, theirs]) = sides(text)? else {
+        return Ok(Lock::parse_entries(text)?.0);
+    };
+    let side = |text: &str, name: &str| {
+        let read = Lock::parse_entries(text);
+        read.map(|(lock, _)| lock).map_err(|why| format!("in the side {name}: {why}"))
+    };
+    let (mut merged, theirs) = (side(&ours, "<<<<<<<")?, side(&theirs, ">>>>>>>")?);
+    let mut disputed = Vec::new();
+    for kind in [ApprovalKind::Prompt, ApprovalKind::Skill] {
+        for (upstream, approvals) in theirs.of_kind(kind) {
+            for (name, their) in approvals {
+                let ours = merged.approval_mut(kind, upstream, name);
+                if *ours == Approval::default() || is_earlier(ours, their) {
+                    *ours = their.clone();
+                } else if ours != their && !is_earlier(their, ours) {
+                    disputed.push(format!("{name} of {upstream}"));
                 }
             }
         }
-        if disputed.is_empty() {
-            return Ok(merged);
-        }
-        let names = disputed.join(", ");
-        Err(format!(
-            "both sides have decided on {names}: leave the entry of one side in the file, without \
-             the markers around it, and run the command again"
-        ))
     }
+    if disputed.is_empty() {
+        return Ok(merged);
+    }
+    let names = disputed.join(", ");
+    Err(format!(
+        "both sides have decided on {names}: leave the entry of one side in the file, without \
+         the markers around it, and run the command again"
+    ))
 }
-
 /// Whether the approved version of one approval is among the earlier versions of the other.
 fn is_earlier(one: &Approval, other: &Approval) -> bool {
     one.rejected.is_none()
@@ -145,7 +142,7 @@ mod tests {
     #[test]
     fn approvals_of_different_prompts_on_two_branches_are_all_kept() {
         let (ours, theirs) = (lock(&[("a", '1'), ("b", '2')]), lock(&[("a", '1'), ("c", '3')]));
-        let merged = Lock::parse_merged(&conflict(&ours.to_text(), &theirs.to_text())).unwrap();
+        let merged = parse_merged(&conflict(&ours.to_text(), &theirs.to_text())).unwrap();
         let expected = [("a", "1"), ("b", "2"), ("c", "3")];
         let expected = expected.map(|(name, digest)| (name.to_owned(), digest.to_owned()));
         assert_eq!(approved(&merged), expected);
@@ -157,18 +154,18 @@ mod tests {
         let Decided { version, attribution } = decided('2', "bob");
         new.approval_mut(ApprovalKind::Prompt, "up", "a").approve(version, attribution);
         for (ours, theirs) in [(&old, &new), (&new, &old)] {
-            let merged = Lock::parse_merged(&conflict(&ours.to_text(), &theirs.to_text()));
+            let merged = parse_merged(&conflict(&ours.to_text(), &theirs.to_text()));
             assert_eq!(approved(&merged.unwrap()), [("a".to_owned(), "2".to_owned())]);
         }
         let other = lock(&[("a", '3')]);
-        let disputed = Lock::parse_merged(&conflict(&new.to_text(), &other.to_text()));
+        let disputed = parse_merged(&conflict(&new.to_text(), &other.to_text()));
         assert!(disputed.unwrap_err().contains("both sides have decided on a of up"));
     }
 
     #[test]
     fn a_file_without_markers_is_read_as_it_is() {
         let text = lock(&[("a", '1')]).to_text();
-        assert_eq!(approved(&Lock::parse_merged(&text).unwrap()).len(), 1);
-        assert!(Lock::parse_merged(&(text + "<<<<<<< HEAD\n")).is_err(), "no end");
+        assert_eq!(approved(&parse_merged(&text).unwrap()).len(), 1);
+        assert!(parse_merged(&(text + "<<<<<<< HEAD\n")).is_err(), "no end");
     }
 }

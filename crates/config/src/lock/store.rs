@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use similar::TextDiff;
 
-use super::{Lock, NO_FILE};
+use super::{Lock, NO_FILE, conflict};
 use crate::durable_file::{self, UNFINISHED};
 pub(crate) use base::platform::disk::{self, File, Readers};
 use base::seal;
@@ -264,8 +264,9 @@ impl LockFile {
         Ok(Lock { digest, ..lock.clone() })
     }
 
-    /// Rewrites the lock file with the digest of its entries, after a person has reviewed them, with
-    /// the entries of both sides of a merge conflict, and with one entry for each version. Unneeded objects stay. Blocks.
+    /// Rewrites the lock file with the digest of its entries, after a person has reviewed them. Of
+    /// a merge conflict the entries of both sides stay. Each version gets one entry. Unneeded
+    /// objects stay. Blocks.
     ///
     /// # Errors
     /// [`LockError::Broken`] if the lock file has a mistake other than its digest; or it cannot be
@@ -275,7 +276,7 @@ impl LockFile {
         let path = || self.lock.clone();
         let text = disk::read_to_string(&self.lock)
             .map_err(|error| LockError::Io { path: path(), error })?;
-        let merged = Lock::parse_merged(&text);
+        let merged = conflict::parse_merged(&text);
         let mut lock = merged.map_err(|why| LockError::Broken { path: path(), why })?;
         let objects = lock.merge_versions(self);
         self.write_objects(&objects)?;

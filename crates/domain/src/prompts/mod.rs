@@ -10,5 +10,6 @@ pub mod prompt;
 pub(crate) mod prompt_shape;
 pub mod prompt_skill;
 pub mod prompt_version;
+pub mod rollout;
 pub mod skill;
 pub mod skill_prompt;

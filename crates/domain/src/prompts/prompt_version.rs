@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use crate::calls::rollout::Rollout;
 use crate::json::Json;
 use crate::json::object::ObjectWriter;
 use crate::name::version_name;
+use crate::prompts::rollout::Rollout;
 
 /// The version behind a library prompt: of `NAME` itself, or of `NAME@LABEL` or `NAME@3`, which are
 /// listed as separate prompts.

@@ -7,7 +7,7 @@ use http::HeaderValue;
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::{Instant, timeout};
 use tokio_util::task::TaskTracker;
-use tracing::error;
+use tracing::{error, warn};
 
 use super::Connection;
 use super::library_watch::LibraryWatch;

@@ -18,7 +18,7 @@ use crate::rollouts::{ChangedRollout, RolloutsDocument};
 use crate::routes::Route;
 use audit::question::Answers;
 use calls::labels::MovedLabel;
-use calls::rollout_changes::RolloutRequest;
+use calls::rollouts::changes::RolloutRequest;
 
 /// Describes the operation of a route of probes or of the API.
 pub(super) fn of(route: &Route, schemas: &mut Schemas) -> Operation {

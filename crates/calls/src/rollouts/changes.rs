@@ -6,7 +6,7 @@ use std::panic::resume_unwind;
 use serde::Deserialize;
 use tokio::time::timeout;
 
-use super::labels::{LabelledPrompt, LabelledPrompts, READ_TIMEOUT};
+use crate::labels::{LabelledPrompt, LabelledPrompts, READ_TIMEOUT};
 use audit::record::AuditEvent;
 use catalog::blocking::run_blocking;
 use config::labels::MoveError;
@@ -114,17 +114,17 @@ impl LabelledPrompts<'_> {
             RolloutAction::Start => Some(self.new_rollout(&prompt, request)?),
             _ => None,
         };
-        let (action, share) = (request.action, request.share);
         let decider = decider.clone();
         let deps = &self.router.shared.upstream_deps;
         let audit = deps.audit.clone();
         let owned = prompt.clone();
+        let change = (request.action, request.share);
         // A spawned task finishes the change and its record even if the client disconnects.
         let changing = deps.tasks.spawn(run_blocking(move || {
             let (mut before, mut after) = (None, None);
             change_started(&folder, &owned.raw_name, |now| {
                 before = now.cloned();
-                after = changed(&owned.name, now, action, share, started)?;
+                after = changed(&owned.name, now, change, started)?;
                 Ok(after.clone())
             })?;
             if before != after {
@@ -163,8 +163,8 @@ impl LabelledPrompts<'_> {
         };
         let from = request.from.clone().unwrap_or_else(|| prompt.plain_label());
         let [old, new] = [&from, to].map(|version| prompt.number(version));
-        let (old, new) = (old?, new?);
-        if old == new {
+        let new = new?;
+        if old? == new {
             return Err(refused(format!("{from} and {to} of {name} are both version {new}")));
         }
         self.check_approved(prompt, new)?;
@@ -185,8 +185,7 @@ impl LabelledPrompts<'_> {
 fn changed(
     name: &str,
     now: Option<&Rollout>,
-    action: RolloutAction,
-    share: Option<f64>,
+    (action, share): (RolloutAction, Option<f64>),
     started: Option<Rollout>,
 ) -> Result<Option<Rollout>, String> {
     let running = || {

@@ -1,6 +1,9 @@
 //! Rollouts in the catalog: choose the version for a get or completion, and roll back when the new
 //! version fails.
 
+pub mod changes;
+pub mod rollbacks;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,8 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::broadcast;
 use tracing::{info, warn};
 
-use super::RouterSharedState;
-use super::rollbacks::{self, RollbackNotice};
+use crate::RouterSharedState;
 use audit::record::AuditEvent;
 use base::seal::Sealer;
 use catalog::blocking::run_blocking;
@@ -25,6 +27,7 @@ use domain::name::{Naming, UpstreamId, version_name};
 use domain::prompts::prompt_version::PromptVersion;
 use domain::time::unix_time::UnixSeconds;
 use policy::ServedVersion;
+use rollbacks::RollbackNotice;
 use upstream::Upstream;
 
 /// The rollouts of one configuration.
