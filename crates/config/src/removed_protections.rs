@@ -37,7 +37,7 @@ impl Config {
     }
 
     /// Returns for each key of a protection whether it is there; `None` where nothing needs it.
-    fn protected(&self) -> [(&'static str, Option<bool>); 10] {
+    fn protected(&self) -> [(&'static str, Option<bool>); 11] {
         let Self { auth, approvals, .. } = self;
         let has_subjects = !auth.certificates.is_empty();
         [
@@ -52,6 +52,7 @@ impl Config {
             ("approvals.approvers", Some(approvals.needs_two)),
             ("approvals.require_reason", Some(approvals.requires_reason)),
             ("approvals.unseen", Some(!approvals.allows_unseen)),
+            ("guards", Some(self.guards.iter().any(|guard| guard.is_enforced))),
         ]
     }
 
@@ -120,6 +121,11 @@ impl Config {
                 is_removed("approvals.unseen") && !self.approvals.is_given("unseen"),
                 "approvals.unseen: the file no longer refuses texts that no person has seen; if that is meant, set \
                  unseen = \"ask\"",
+            ),
+            (
+                is_removed("guards") && self.guards.is_empty(),
+                "guards: the file has no guard any more, so what they refuse would pass; if that is meant, leave a \
+                 guard with mode = \"observe\", or restart the gateway",
             ),
             (
                 self.approvals.lock.digest == NO_FILE
@@ -375,6 +381,20 @@ page_size = 7
             removals(&before, &format!("[auth]\nrequired = \"auto\"\n{open_rule}")),
             ["auth"]
         );
+    }
+
+    #[test]
+    fn f6_enforced_guards_are_not_removed_by_leaving_them_out() {
+        let guard = |mode: &str| {
+            let on = "on = [\"arguments\"]\ndeny = [\"email\"]";
+            format!("[[guards]]\nname = \"g\"\nmode = \"{mode}\"\n{on}\n")
+        };
+        assert_eq!(removals(&guard("enforce"), ""), ["guards"]);
+        for (before, after) in
+            [(guard("enforce"), guard("observe")), (guard("observe"), String::new())]
+        {
+            assert_eq!(removals(&before, &after), Vec::<&str>::new(), "{before}");
+        }
     }
 
     #[test]
