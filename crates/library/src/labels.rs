@@ -84,9 +84,9 @@ impl LibraryLabels {
         let (file, problem) = match read {
             Ok(Some(file)) => (Some(file), None),
             Ok(None) => match &last.file {
-                // An editor or a mistake has removed the file.
+                // An editor saves in two steps, or a mistake has removed the file.
                 Some(before) if has_versions && !before.prompts.is_empty() => {
-                    let what = "is gone; write an empty file if no label is wanted";
+                    let what = "is gone or empty; write a line such as `# no labels` if no label is wanted";
                     (None, Some(format!("{LABELS_FILE}: {what}")))
                 }
                 _ => (Some(LabelFile::default()), None),
@@ -221,7 +221,7 @@ fn newest(numbers: &BTreeSet<u32>) -> Option<Served> {
     numbers.last().map(|number| Served { number: *number, label: None })
 }
 
-/// Reads a file of labels or rollouts; `None` without a file.
+/// Reads a file of labels or rollouts; `None` without a file, or if it is blank.
 fn read_file<T>(
     folder: &Path,
     file: &'static str,
@@ -235,7 +235,8 @@ fn read_file<T>(
     let resolved = files::resolve_inside(folder, &path).map_err(mistake)?;
     let bytes = files::read(folder, &resolved, MAX_LABELS_FILE).map_err(mistake)?;
     let text = String::from_utf8(bytes).map_err(|_| mistake("is not UTF-8".to_owned()))?;
-    parse(&text).map(Some)
+    // A file that is being written is empty at first.
+    (!text.trim().is_empty()).then(|| parse(&text)).transpose()
 }
 
 #[cfg(test)]
@@ -367,7 +368,9 @@ mod tests {
         fs::remove_file(folder.folder.path().join("labels.toml")).unwrap();
         let gone = folder.load();
         assert_eq!(text(&gone, "refund"), "version 2");
-        assert!(reasons(&gone)[0].contains("is gone"));
+        assert!(reasons(&gone)[0].contains("is gone or empty"));
+        folder.write("labels.toml", "\n");
+        assert_eq!(text(&folder.load(), "refund"), "version 2", "half a file");
         folder.write("refund/versions/2.md", "---\nname: [\n---\n");
         folder.write("labels.toml", "[refund]\nproduction = 2\n");
         let stale = folder.load();
@@ -377,7 +380,7 @@ mod tests {
         assert_eq!(stale.listed.malformed[0].name, "refund@2");
         fs::remove_file(folder.folder.path().join("refund/versions/2.md")).unwrap();
         assert!(!names(&folder.load()).contains(&"refund"), "the version itself is gone");
-        folder.write("labels.toml", "");
+        folder.write("labels.toml", "# no labels\n");
         assert_eq!(text(&folder.load(), "refund"), "version 3", "no label is wanted any more");
     }
 
