@@ -8,6 +8,7 @@ use ring::hmac;
 use serde_json::json;
 use tokio::time::Instant;
 
+use super::audit::Log;
 use super::git::Repository;
 use super::stores::{Registry, lists, serves};
 use crate::support::client::Reply;
@@ -61,6 +62,25 @@ async fn a_signed_webhook_of_mlflow_has_the_store_read_at_once() {
     changes.event().await.expect("a notification");
     serves(&client, "s__greet", &["two"]).await;
     lists(&client, &["s__greet", "s__new"]).await;
+}
+
+#[tokio::test]
+async fn labels_that_a_person_moves_one_after_the_other_are_all_followed_at_once() {
+    let registry = Registry::default();
+    registry.publish("greet", "text 0");
+    let (store, log) = (registry.serve().await, Log::new());
+    let gateway = Gateway::start(&(table(&store) + &log.table())).await;
+    let client = gateway.client();
+    serves(&client, "s__greet", &["text 0"]).await;
+    // Lists of servers that change as often are fetched less often.
+    for number in 1..=12 {
+        let text = format!("text {number}");
+        registry.publish("greet", &text);
+        assert_eq!(deliver(&client, "/mcp/hooks/s").await.status, 202);
+        serves(&client, "s__greet", &[&text]).await;
+    }
+    gateway.drain().await;
+    assert_eq!(log.of("list_slowed").len(), 0);
 }
 
 #[cfg(unix)]

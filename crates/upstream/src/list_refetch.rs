@@ -50,11 +50,13 @@ impl Driver {
                     self.note_success(attempts);
                     self.list_tools(&connection).await;
                     has_walked = true;
-                    let pause = match connection.is_watched() {
-                        // The folder is local, and its author may save again and again.
+                    let pause = match connection.is_snapshot() {
+                        // People save files, push commits and move labels one after the other.
                         true => attempts.pace.walked(&listed, started).min(MIN_WALK_INTERVAL),
                         false => self.pace(&listed, attempts),
                     };
+                    let asked = listed.pause.unwrap_or_default().min(MAX_RETRY_AFTER);
+                    let pause = pause.max(asked);
                     let wait = self.next_walk(listed.ttl, pause);
                     let fresh_for = listed.ttl.or((!connection.is_watched()).then_some(wait));
                     self.report_list(FetchedList { listed, fresh_for }, attempts).await;
@@ -130,8 +132,8 @@ impl Driver {
         if pause.is_zero() { wait } else { wait.clamp(pause, pause.max(2 * walk_pace::LONGEST)) }
     }
 
-    /// Returns the delay of the next walk: that of a list that changes again and again, which
-    /// operators see, or the pause that the source has asked for.
+    /// Returns the delay of the next walk of a list that changes again and again, which operators
+    /// see.
     fn pace(&self, listed: &PromptList, attempts: &mut FetchAttempts) -> Duration {
         let pause = attempts.pace.walked(listed, Instant::now());
         let before = self.walk_pause.swap(pause.as_secs(), Ordering::Relaxed);
@@ -140,7 +142,7 @@ impl Driver {
             let event = AuditEvent::new("list_slowed");
             self.audit.note(event.text("upstream", self.upstream.id.as_str()));
         }
-        pause.max(listed.pause.unwrap_or_default().min(MAX_RETRY_AFTER))
+        pause
     }
 
     async fn report_list(&self, walked: FetchedList, attempts: &mut FetchAttempts) {
