@@ -52,7 +52,7 @@ const GROUPS: [(&str, &str); 4] = [
     ),
     ("Write prompts", "render list get labels rollouts"),
     ("Approve prompts", "approvals"),
-    ("Observe", "status health usage audit explain"),
+    ("Observe", "status health usage audit guards explain"),
 ];
 
 /// Returns the layout of `promptgate --help`, with the commands in groups.
