@@ -36,9 +36,12 @@ pub(crate) fn test(name: &str, file: &ConfigFile) -> Result<(), Failure> {
     }
     out += match (found.is_empty(), guard.patterns.masks) {
         (true, _) => "allowed",
-        (false, false) => "denied, once the mode is enforce",
-        (false, true) => "masked, once the mode is enforce",
+        (false, false) => "denied",
+        (false, true) => "masked",
     };
+    if !(found.is_empty() || guard.is_enforced) {
+        out += ", once the mode is enforce";
+    }
     print(&out)
 }
 
