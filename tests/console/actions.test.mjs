@@ -368,7 +368,7 @@ for (const script of [true, false]) {
       const caller = await stage.caller('ci');
       await stage.until(async () => {
         await caller.get('scripted__contents');
-        return (await stateOf('scripted')) !== 'up';
+        return (await stateOf('scripted')) === 'down';
       });
       if (!script) await person.open('/upstreams');
       await row.getByText('down').waitFor({ timeout: 15_000 });

@@ -18,6 +18,7 @@ use crate::table::{Column, csv};
 use crate::usage_columns::{self, DIMENSIONS};
 use audit::usage::{Dimension, Filter, Query, Row, Sort, UsedKind};
 use catalog::listed_item::ListedItem;
+use domain::name::prompt_of_version;
 
 /// Uses in a span of time, by one dimension.
 #[derive(Template)]
@@ -77,6 +78,11 @@ impl UsagePage {
         let row = json!(row);
         let cell = |column: &Column| (column.is_number(), cell(column, &row));
         self.columns.iter().skip(1).map(cell).collect()
+    }
+
+    /// The part of a version's name that tells it from others: `@3`.
+    fn version(key: &str) -> &str {
+        prompt_of_version(key).map_or(key, |prompt| &key[prompt.len()..])
     }
 
     fn is_by(&self, key: &str) -> bool {
