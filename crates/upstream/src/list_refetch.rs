@@ -50,13 +50,7 @@ impl Driver {
                     self.note_success(attempts);
                     self.list_tools(&connection).await;
                     has_walked = true;
-                    let pause = match connection.is_snapshot() {
-                        // People save files, push commits and move labels one after the other.
-                        true => attempts.pace.walked(&listed, started).min(MIN_WALK_INTERVAL),
-                        false => self.pace(&listed, attempts),
-                    };
-                    let asked = listed.pause.unwrap_or_default().min(MAX_RETRY_AFTER);
-                    let pause = pause.max(asked);
+                    let pause = self.pause_after(&connection, &listed, started, attempts);
                     let wait = self.next_walk(listed.ttl, pause);
                     let fresh_for = listed.ttl.or((!connection.is_watched()).then_some(wait));
                     self.report_list(FetchedList { listed, fresh_for }, attempts).await;
@@ -130,6 +124,23 @@ impl Driver {
         let is_listening = self.listening.load(Ordering::Relaxed);
         let wait = next_walk(&self.upstream.settings, ttl, is_listening);
         if pause.is_zero() { wait } else { wait.clamp(pause, pause.max(2 * walk_pace::LONGEST)) }
+    }
+
+    /// Returns the least time until the next walk: that of a list that changes often, or the pause
+    /// that the source has asked for.
+    fn pause_after(
+        &self,
+        connection: &Connection,
+        listed: &PromptList,
+        started: Instant,
+        attempts: &mut FetchAttempts,
+    ) -> Duration {
+        let pause = match connection.is_snapshot() {
+            // People save files, push commits and move labels one after the other.
+            true => attempts.pace.walked(listed, started).min(MIN_WALK_INTERVAL),
+            false => self.pace(listed, attempts),
+        };
+        pause.max(listed.pause.unwrap_or_default().min(MAX_RETRY_AFTER))
     }
 
     /// Returns the delay of the next walk of a list that changes again and again, which operators

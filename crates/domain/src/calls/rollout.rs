@@ -46,8 +46,8 @@ impl RollbackRule {
 
 impl Rollout {
     /// Whether a caller is in the share of a prompt with this public name. `hash` maps the caller
-    /// to a uniformly distributed number, so that a caller in one share is also in each larger share.
-    /// Callers without an identity are never in a share.
+    /// to a uniformly distributed number, so that a caller in one share is also in each larger
+    /// share. Callers without an identity are never in a share.
     pub fn takes(
         &self,
         prompt: &str,
