@@ -1,4 +1,4 @@
-//! What calls pass: rate limits, and guards.
+//! Checks that calls pass: rate limits, and guards.
 
 pub(super) mod guards;
 pub(super) mod limits;
