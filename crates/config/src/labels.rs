@@ -229,13 +229,21 @@ pub fn moved(text: &str, wanted: &LabelMove) -> Result<(String, Option<u32>), St
         Some(version) => set_number(table, label, *version),
         None => drop(table.remove(label)),
     }
+    Ok((readable(&document, LABELS_FILE, LabelFile::parse)?, from))
+}
+
+/// Returns the text of a changed file, which must be readable again.
+pub(super) fn readable<T>(
+    document: &DocumentMut,
+    file: &str,
+    parse: impl FnOnce(&str) -> Result<T, LabelsMistake>,
+) -> Result<String, String> {
     let text = document.to_string();
-    // The new text must be readable again.
-    LabelFile::parse(&text).map_err(|mistake| mistake.to_string())?;
+    parse(&text).map_err(|mistake| mistake.to_string())?;
     if text.len() > MAX_LABELS_FILE {
-        return Err(format!("{LABELS_FILE} would be larger than 1 MiB"));
+        return Err(format!("{file} would be larger than 1 MiB"));
     }
-    Ok((text, from))
+    Ok(text)
 }
 
 /// Sets a number in place, with the comment behind it.
@@ -249,7 +257,7 @@ fn set_number(table: &mut dyn TableLike, label: &str, version: u32) {
 }
 
 /// Reads a file of labels or rollouts; an absent file is empty.
-pub(super) fn read_text(path: &Path) -> io::Result<String> {
+fn read_text(path: &Path) -> io::Result<String> {
     let text = match disk::read_to_string(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
         read => read?,
@@ -271,24 +279,37 @@ pub fn move_label(
     wanted: &LabelMove,
     tag: Option<&str>,
 ) -> Result<Option<u32>, MoveError> {
-    let path = folder.join(LABELS_FILE);
+    rewrite(folder, LABELS_FILE, |text| {
+        let seen = LabelFile::parse(text).map(|labels| labels.tag(&wanted.prompt));
+        if let (Some(tag), Ok(seen)) = (tag, &seen)
+            && tag != seen
+        {
+            return Err(MoveError::Conflict);
+        }
+        moved(text, wanted).map_err(MoveError::Refused)
+    })
+}
+
+/// Replaces a file of labels or rollouts by the text that `change` makes of it. Blocks.
+///
+/// # Errors
+/// `change` fails, or the file cannot be read or written.
+pub(super) fn rewrite<T>(
+    folder: &Path,
+    file: &str,
+    change: impl FnOnce(&str) -> Result<(String, T), MoveError>,
+) -> Result<T, MoveError> {
+    let path = folder.join(file);
     let failed = |error| MoveError::File { path: path.clone(), error };
     // One process at a time; the lock is released when the file is closed, also by a crash.
     let _writer = hold(folder).map_err(failed)?;
-    let text = read_text(&path).map_err(failed)?;
-    let seen = LabelFile::parse(&text).map(|labels| labels.tag(&wanted.prompt));
-    if let (Some(tag), Ok(seen)) = (tag, &seen)
-        && tag != seen
-    {
-        return Err(MoveError::Conflict);
-    }
-    let (text, from) = moved(&text, wanted).map_err(MoveError::Refused)?;
+    let (text, changed) = change(&read_text(&path).map_err(failed)?)?;
     durable_file::replace(&path, &text, Readers::Usual).map_err(failed)?;
-    Ok(from)
+    Ok(changed)
 }
 
 /// Keeps other writers out until the file is dropped. Libraries skip dot-files.
-pub(super) fn hold(folder: &Path) -> io::Result<durable_file::File> {
+fn hold(folder: &Path) -> io::Result<durable_file::File> {
     durable_file::hold(&folder.join(".labels.lock"), Readers::Usual, PATIENCE)
 }
 

@@ -8,8 +8,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use toml_edit::DocumentMut;
 
-use super::durable_file::{self, Readers};
-use super::labels::{DEFAULT_LABEL, LabelsMistake, MAX_LABELS_FILE, MoveError, hold, read_text};
+use super::labels::{DEFAULT_LABEL, LabelsMistake, MoveError, readable, rewrite};
 use super::reader::{FRACTION, Section};
 use domain::calls::rollout::{RollbackRule, Rollout, RolloutStep};
 use domain::time::unix_time::UnixSeconds;
@@ -231,12 +230,10 @@ pub fn change_started(
     prompt: &str,
     change: impl FnOnce(Option<&Rollout>) -> Result<Option<Rollout>, String>,
 ) -> Result<(), MoveError> {
-    let path = folder.join(ROLLOUTS_FILE);
-    let failed = |error| MoveError::File { path: path.clone(), error };
-    let _writer = hold(folder).map_err(failed)?;
-    let text = read_text(&path).map_err(failed)?;
-    let text = changed(&text, prompt, change).map_err(MoveError::Refused)?;
-    durable_file::replace(&path, &text, Readers::Usual).map_err(failed)
+    rewrite(folder, ROLLOUTS_FILE, |text| {
+        let text = changed(text, prompt, change).map_err(MoveError::Refused)?;
+        Ok((text, ()))
+    })
 }
 
 fn changed(
@@ -255,13 +252,7 @@ fn changed(
         }
         None => drop(document.remove(prompt)),
     }
-    let text = document.to_string();
-    // The new text must be readable again.
-    parse_started(&text).map_err(|mistake| mistake.to_string())?;
-    if text.len() > MAX_LABELS_FILE {
-        return Err(format!("{ROLLOUTS_FILE} would be larger than 1 MiB"));
-    }
-    Ok(text)
+    readable(&document, ROLLOUTS_FILE, parse_started)
 }
 
 #[cfg(test)]
