@@ -253,9 +253,8 @@ impl LabelledPrompts<'_> {
         let name = version_name(&prompt.name, &version.to_string());
         let catalog = self.router.catalog();
         let rules = &self.router.approval_rules;
-        let mut ids = self.router.upstreams.keys();
-        let id = ids.find(|id| id.as_str() == prompt.upstream);
-        if id.is_none_or(|id| rules.mode_of(id) != Mode::Enforce) {
+        let upstream = self.upstream(prompt);
+        if upstream.is_none_or(|own| rules.mode_of(&own.config().id) != Mode::Enforce) {
             return Ok(());
         }
         let Some(row) = catalog.approval_row(ApprovalKind::Prompt, &name) else {
@@ -276,11 +275,15 @@ impl LabelledPrompts<'_> {
         )))
     }
 
+    fn upstream(&self, prompt: &LabelledPrompt) -> Option<&Upstream> {
+        let mut upstreams = self.router.upstreams.values().map(AsRef::as_ref);
+        upstreams.find(|upstream: &&Upstream| upstream.config().id.as_str() == prompt.upstream)
+    }
+
     /// Waits until the labels of a prompt differ from the `shown` labels, so that the person sees
     /// the completed move.
     async fn until_read(&self, shown: &LabelledPrompt) {
-        let mut upstreams = self.router.upstreams.values();
-        if let Some(upstream) = upstreams.find(|one| one.config().id.as_str() == shown.upstream) {
+        if let Some(upstream) = self.upstream(shown) {
             let is_other =
                 |library: &LibraryVersions| library.file.tag(&shown.raw_name) != shown.tag;
             upstream.until_library_versions(is_other).await;

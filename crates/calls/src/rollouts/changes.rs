@@ -11,7 +11,7 @@ use audit::record::AuditEvent;
 use catalog::blocking::run_blocking;
 use config::labels::MoveError;
 use config::rollouts::change_started;
-use domain::approval::Decider;
+use domain::approval::{Attribution, Decider};
 use domain::calls::rollout::{RollbackRule, Rollout};
 use domain::time::unix_time::UnixSeconds;
 
@@ -80,7 +80,7 @@ impl LabelledPrompts<'_> {
             RolloutAction::Rearm => None,
             _ => {
                 let prompt = self.rolled_out(name)?;
-                return self.rewrite(prompt, request, decider).await;
+                return self.rewrite(prompt, request, attribution, decider.via).await;
             }
         };
         let stepped = rollouts.step(name, back_at, &attribution.by, attribution.why.as_deref());
@@ -107,14 +107,14 @@ impl LabelledPrompts<'_> {
         &self,
         prompt: LabelledPrompt,
         request: &RolloutRequest,
-        decider: &Decider,
+        attribution: Attribution,
+        via: &'static str,
     ) -> Result<bool, MoveError> {
         let folder = prompt.library()?.folder.clone();
         let started = match request.action {
             RolloutAction::Start => Some(self.new_rollout(&prompt, request)?),
             _ => None,
         };
-        let decider = decider.clone();
         let deps = &self.router.shared.upstream_deps;
         let audit = deps.audit.clone();
         let owned = prompt.clone();
@@ -128,7 +128,9 @@ impl LabelledPrompts<'_> {
                 Ok(after.clone())
             })?;
             if before != after {
-                audit.note(event(&owned, before.as_ref(), after.as_ref(), &decider));
+                let event = event(&owned, before.as_ref(), after.as_ref());
+                let event = event.text("by", &attribution.by).text("via", via);
+                audit.note(event.optional_text("why", attribution.why.as_deref()));
             }
             Ok((before != after, after))
         }));
@@ -211,13 +213,8 @@ fn changed(
     Ok(Some(changed))
 }
 
-/// The record of a change.
-fn event(
-    prompt: &LabelledPrompt,
-    before: Option<&Rollout>,
-    after: Option<&Rollout>,
-    decider: &Decider,
-) -> AuditEvent {
+/// The record of a change, without the person.
+fn event(prompt: &LabelledPrompt, before: Option<&Rollout>, after: Option<&Rollout>) -> AuditEvent {
     let kind = match (before, after) {
         (None, _) => "rollout_started",
         (_, None) => "rollout_ended",
@@ -230,8 +227,7 @@ fn event(
         let share = if after.is_none() || *is_paused { 0.0 } else { *share };
         event = event.text("from", from).text("to", to).json("share", &share.to_string());
     }
-    let event = event.text("by", &decider.by).text("via", decider.via);
-    event.optional_text("why", decider.why.as_deref())
+    event
 }
 
 fn without_share() -> MoveError {

@@ -320,7 +320,7 @@ impl Rollouts {
     }
 
     /// Returns the started rollouts by the public names of their prompts.
-    pub fn started(&self) -> impl Iterator<Item = (String, Arc<Rollout>)> {
+    fn started(&self) -> impl Iterator<Item = (String, Arc<Rollout>)> {
         self.libraries.iter().flat_map(|library| {
             let versions = library.library_versions();
             let prefix = &library.config().prefix;
