@@ -4,7 +4,7 @@ use http::header::{IF_MATCH, REFRESH};
 use http::request::Parts;
 use http::{Method, StatusCode};
 use hyper::body::Incoming;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout};
 
 use super::accounts::{self, RevocationRequest};
 use super::answer::AdminAnswer;
-use super::approvals::{self, DecisionRequest};
+use super::approvals::{self, DecisionRequest, Refusal};
 use super::console::text::Html;
 use super::console::{ConsoleFrame, LoginPage, SignedInPage};
 use super::labels::{self, MoveRequest, RemovalRequest};
@@ -322,10 +322,8 @@ impl AdminServer {
         let what = r#"{"prompts": ["NAME"], "by": "…", "why": "…"}"#;
         let decision: DecisionRequest = self.json_body(head, body, what).await?;
         let if_match = head.headers.get(IF_MATCH).and_then(|value| value.to_str().ok());
-        Ok(match approvals::decide(&self.state, action, decision, visitor, if_match).await {
-            Ok(document) => AdminAnswer::json(StatusCode::OK, &document),
-            Err((status, document)) => AdminAnswer::json(status, &document),
-        })
+        let decided = approvals::decide(&self.state, action, decision, visitor, if_match).await;
+        Ok(api_answer(decided))
     }
 
     /// Moves a label of a library prompt.
@@ -364,10 +362,7 @@ impl AdminServer {
         decider: &Decider,
     ) -> PageResult<AdminAnswer> {
         let if_match = head.headers.get(IF_MATCH).and_then(|value| value.to_str().ok());
-        Ok(match labels::change(&self.state, name, change, decider, if_match).await {
-            Ok(document) => AdminAnswer::json(StatusCode::OK, &document),
-            Err((status, document)) => AdminAnswer::json(status, &document),
-        })
+        Ok(api_answer(labels::change(&self.state, name, change, decider, if_match).await))
     }
 
     /// Revokes accounts of callers at upstreams.
@@ -395,10 +390,7 @@ impl AdminServer {
     ) -> PageResult<AdminAnswer> {
         let what = r#"{"action": "start", "to": "candidate", "share": 0.05}"#;
         let request: RolloutRequest = self.json_body(head, body, what).await?;
-        Ok(match rollouts::change(&self.state, name, &request, visitor).await {
-            Ok(document) => AdminAnswer::json(StatusCode::OK, &document),
-            Err((status, document)) => AdminAnswer::json(status, &document),
-        })
+        Ok(api_answer(rollouts::change(&self.state, name, &request, visitor).await))
     }
 
     /// Answers the question of a command about usage and audit logs.
@@ -492,13 +484,8 @@ impl AdminServer {
         let name = form.get("prompt");
         let change =
             LabelChange { label: form.get("label"), version: Some(version), is_new: false };
-        match labels::change(&self.state, name, change, &decider, form.some("tag")).await {
-            Ok(_) => {
-                let page = percent::encoded_segment(page);
-                Ok(AdminAnswer::moved(&format!("/prompts/{page}/versions")))
-            }
-            Err((status, document)) => Err(PageError::new(status, document.error)),
-        }
+        let tag = form.some("tag");
+        back_to_versions(page, labels::change(&self.state, name, change, &decider, tag).await)
     }
 
     /// Changes the rollout of a prompt as a form says, and leads back to the versions. Shares are
@@ -519,13 +506,7 @@ impl AdminServer {
         });
         let bad = |why| PageError::new(StatusCode::BAD_REQUEST, format!("Fill in the form: {why}"));
         let request: RolloutRequest = serde_json::from_value(request).map_err(bad)?;
-        match rollouts::change(&self.state, name, &request, visitor).await {
-            Ok(_) => {
-                let page = percent::encoded_segment(name);
-                Ok(AdminAnswer::moved(&format!("/prompts/{page}/versions")))
-            }
-            Err((status, document)) => Err(PageError::new(status, document.error)),
-        }
+        back_to_versions(name, rollouts::change(&self.state, name, &request, visitor).await)
     }
 
     /// Parses a JSON body. `what` is an example for the error message.
@@ -542,6 +523,25 @@ impl AdminServer {
         let body = self.body(body, self.bounds()).await?;
         let bad = |why| PageError::new(StatusCode::BAD_REQUEST, format!("send {what}: {why}"));
         serde_json::from_slice(&body).map_err(bad)
+    }
+}
+
+/// The answer of the API to a change, or to its refusal.
+fn api_answer(changed: Result<impl Serialize, Refusal>) -> AdminAnswer {
+    match changed {
+        Ok(document) => AdminAnswer::json(StatusCode::OK, &document),
+        Err((status, document)) => AdminAnswer::json(status, &document),
+    }
+}
+
+/// Leads from a form back to the versions of the page's prompt, or shows the refusal.
+fn back_to_versions<T>(page: &str, changed: Result<T, Refusal>) -> PageResult<AdminAnswer> {
+    match changed {
+        Ok(_) => {
+            let page = percent::encoded_segment(page);
+            Ok(AdminAnswer::moved(&format!("/prompts/{page}/versions")))
+        }
+        Err((status, document)) => Err(PageError::new(status, document.error)),
     }
 }
 

@@ -7,15 +7,15 @@ use askama::Template;
 use serde_json::Value;
 
 use super::Looked;
+use super::uses::last_day;
 use crate::console::filters;
 use crate::pages::message::ContentView;
-use crate::pages::traffic::LAST_DAY;
 use crate::pages::version::{Comparison, MessageChange};
 use crate::sign_in::Role;
 use approvals::VersionParts;
 use audit::question::Question;
 use audit::search::{EventKinds, Find, LogEntry, SearchResult};
-use audit::usage::{Dimension, Filter, Query, Sort};
+use audit::usage::Dimension;
 use calls::labels::LabelledPrompt;
 use catalog::approval::ApprovalRow;
 use catalog::blocking::run_blocking;
@@ -174,14 +174,7 @@ fn versions(looked: &Looked<'_>, name: &str, known: Option<&LabelledPrompt>) -> 
 /// Sets the uses of the versions of a prompt in the last day.
 async fn count_uses(looked: &Looked<'_>, name: &str, versions: &mut [VersionLine]) {
     let Looked { state, request, .. } = *looked;
-    let query = Query {
-        by: Dimension::Prompt,
-        from: request.now.checked_sub(LAST_DAY.length).unwrap_or(request.now),
-        to: request.now,
-        filter: Filter { prompt: Some(name.to_owned()), ..Filter::default() },
-        limit: 1,
-        sort: Sort::Uses,
-    };
+    let query = last_day(request, name, Dimension::Prompt, 1);
     let report = state.usage_report(&query, None, request.until).await;
     for row in report.rows.iter().flat_map(|row| &row.versions) {
         if let Some(version) = versions.iter_mut().find(|version| version.name == row.key) {

@@ -7,6 +7,7 @@ use askama::Template;
 use super::Looked;
 use crate::console::filters;
 use crate::pages::traffic::{LAST_DAY, Traffic, of_report};
+use crate::request::PageRequest;
 use audit::search::{Find, LogEntry};
 use audit::usage::{Dimension, Filter, Query, Row, Sort};
 
@@ -54,15 +55,7 @@ pub(super) const SEARCH: Duration = Duration::from_millis(500);
 pub(super) async fn uses(looked: &Looked<'_>) -> UsesTab {
     let Looked { state, request, item, .. } = *looked;
     let name = &**item.counted_name();
-    let filter = Filter { prompt: Some(name.to_owned()), ..Filter::default() };
-    let query = Query {
-        by: Dimension::Caller,
-        from: request.now.checked_sub(LAST_DAY.length).unwrap_or(request.now),
-        to: request.now,
-        filter,
-        limit: CALLERS.min(request.rows),
-        sort: Sort::Uses,
-    };
+    let query = last_day(request, name, Dimension::Caller, CALLERS.min(request.rows));
     let within = (query.from, query.to);
     let mut report = state.usage_report(&query, None, request.until).await;
     let callers = std::mem::take(&mut report.rows);
@@ -75,6 +68,18 @@ pub(super) async fn uses(looked: &Looked<'_>) -> UsesTab {
         versions,
         callers,
         records: state.latest(find, RECORDS.min(request.rows), request.within(SEARCH)).await,
+    }
+}
+
+/// The question for the uses of a prompt, with its versions, in the last day.
+pub(super) fn last_day(request: &PageRequest, name: &str, by: Dimension, limit: usize) -> Query {
+    Query {
+        by,
+        from: request.now.checked_sub(LAST_DAY.length).unwrap_or(request.now),
+        to: request.now,
+        filter: Filter { prompt: Some(name.to_owned()), ..Filter::default() },
+        limit,
+        sort: Sort::Uses,
     }
 }
 
