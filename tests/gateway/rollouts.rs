@@ -14,7 +14,7 @@ use crate::support::gateway::api_key;
 use crate::support::process::run;
 use crate::support::{Client, Gateway, Process, Upstream, eventually, metrics};
 
-const SEAL: &str =
+pub const SEAL: &str =
     "[server]\nseal_key = { value = \"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=\" }\n";
 
 pub const ADMIN: &str =
@@ -64,7 +64,7 @@ async fn look(admin: &Client) -> Value {
     admin.send("GET", "/api/v1/rollouts", &[], b"").await.json()["rollouts"][0].clone()
 }
 
-fn admin(gateway: &Gateway) -> Client {
+pub fn admin(gateway: &Gateway) -> Client {
     let admin = gateway.admin().with("Authorization", "Bearer t");
     admin.with("Content-Type", "application/json")
 }

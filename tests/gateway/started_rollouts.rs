@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::approvals::enforced;
 use crate::audit::Log;
 use crate::labels::Library;
-use crate::rollouts::ADMIN;
+use crate::rollouts::{self, ADMIN, SEAL};
 use crate::support::gateway::api_key;
 use crate::support::process::run;
 use crate::support::{Client, Gateway, eventually};
@@ -27,9 +27,7 @@ struct Desk {
 impl Desk {
     async fn new(more: &str) -> Self {
         let (library, log) = (Library::new(LABELS), Log::new());
-        let seal =
-            "[server]\nseal_key = { value = \"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=\" }\n";
-        let toml = seal.to_owned()
+        let toml = SEAL.to_owned()
             + ADMIN
             + &log.table()
             + &library.table()
@@ -45,8 +43,7 @@ impl Desk {
     }
 
     fn admin(&self) -> Client {
-        let admin = self.gateway.admin().with("Authorization", "Bearer t");
-        admin.with("Content-Type", "application/json")
+        rollouts::admin(&self.gateway)
     }
 
     async fn got(&self, id: &str) -> String {
