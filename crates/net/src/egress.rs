@@ -7,9 +7,9 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING};
+use http::uri::Scheme;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Uri};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
-use hyper::body::Incoming;
 use hyper::rt::Executor;
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
@@ -17,6 +17,8 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 use serde_json::Value;
 use tokio::time::{Instant, timeout};
 
+pub use crate::connection_pool::ResponseBody;
+use crate::connection_pool::{ConnectionPool, SendError, Spawn};
 use crate::proxy::{EgressConnector, ViaProxy};
 use crate::{root_cause, tls};
 use base::platform::{Dialling, platform};
@@ -32,23 +34,20 @@ use domain::fault::{UpstreamFaultKind, excerpt};
 pub struct Egress {
     pool: ArcSwap<HttpPool>,
     /// Makes a pool without connections.
-    new_pool: Box<dyn Fn() -> HttpClient + Send + Sync>,
+    new_pool: Box<dyn Fn() -> Arc<HttpPool> + Send + Sync>,
     address_policy: AddressPolicy,
     proxies: Option<Arc<ViaProxy>>,
 }
 
 type HttpClient = Client<HttpsConnector<EgressConnector>, Full<Bytes>>;
 
-/// The connections of a pool; no connection is older than the pool.
+/// The connections of a client; no connection is older than this.
 struct HttpPool {
+    /// Over TLS, or to proxies that forward requests.
     client: HttpClient,
+    /// To servers, without TLS.
+    plain: Arc<ConnectionPool>,
     since: Instant,
-}
-
-impl HttpPool {
-    fn new(client: HttpClient) -> Arc<Self> {
-        Arc::new(Self { client, since: Instant::now() })
-    }
 }
 
 /// Time from the first connection of a pool until requests open new connections. A name that moves
@@ -135,18 +134,22 @@ impl Egress {
             .with_tls_config(tls)
             .https_or_http()
             .enable_all_versions()
-            .wrap_connector(EgressConnector { direct, proxies: proxies.clone() });
+            .wrap_connector(EgressConnector { direct: direct.clone(), proxies: proxies.clone() });
         let new_pool = Box::new(move || {
-            Client::builder(executor.clone())
+            let client = Client::builder(executor.clone())
                 .timer(TokioTimer::new())
                 .http2_keep_alive_interval(PING_INTERVAL)
                 .http2_keep_alive_timeout(PING_TIMEOUT)
                 .pool_timer(TokioTimer::new())
                 .pool_idle_timeout(IDLE_TIMEOUT)
                 .pool_max_idle_per_host(connections)
-                .build(https.clone())
+                .build(https.clone());
+            let executor = executor.clone();
+            let spawn: Spawn = Box::new(move |task| executor.execute(task));
+            let plain = ConnectionPool::new(direct.clone(), spawn, connections, IDLE_TIMEOUT);
+            Arc::new(HttpPool { client, plain, since: Instant::now() })
         });
-        let pool = ArcSwap::new(HttpPool::new(new_pool()));
+        let pool = ArcSwap::new(new_pool());
         Ok(Self { pool, new_pool, address_policy, proxies })
     }
 
@@ -157,7 +160,7 @@ impl Egress {
         if pool.since.elapsed() < MAX_AGE {
             return pool;
         }
-        let renewed = HttpPool::new((self.new_pool)());
+        let renewed = (self.new_pool)();
         self.pool.store(renewed.clone());
         renewed
     }
@@ -171,27 +174,39 @@ impl Egress {
     pub async fn send(
         &self,
         mut request: Request<Full<Bytes>>,
-    ) -> Result<Response<Incoming>, UpstreamFaultKind> {
+    ) -> Result<Response<ResponseBody>, UpstreamFaultKind> {
         // The resolver sees names only: an IP address in the URL is checked here.
         let host = request.uri().host().unwrap_or_default();
         self.address_policy
             .check_host(host)
             .map_err(|e| UpstreamFaultKind::Unavailable(e.to_string()))?;
         let refused = self.proxies.as_ref().and_then(|proxies| proxies.authorize(&mut request));
-        let response = self.pool().client.request(request).await.map_err(|error| {
-            if error.is_connect() {
-                UpstreamFaultKind::Unavailable(explained(&root_cause(&error)))
-            } else {
-                reset(&error)
-            }
-        })?;
+        let pool = self.pool();
+        if refused.is_none() && request.uri().scheme() == Some(&Scheme::HTTP) {
+            return pool.plain.send(request).await.map_err(|error| match error {
+                SendError::Connect(error) => unavailable(error.as_ref()),
+                SendError::Exchange(error) => reset(&error),
+            });
+        }
+        let sent = Box::pin(pool.client.request(request)).await;
+        let response =
+            sent.map_err(
+                |error| {
+                    if error.is_connect() { unavailable(&error) } else { reset(&error) }
+                },
+            )?;
         match refused {
             Some(why) if response.status() == StatusCode::PROXY_AUTHENTICATION_REQUIRED => {
                 Err(UpstreamFaultKind::Unavailable(why.to_string()))
             }
-            _ => Ok(response),
+            _ => Ok(response.map(ResponseBody::from)),
         }
     }
+}
+
+/// Returns the fault for a connection that cannot be opened.
+fn unavailable(error: &dyn std::error::Error) -> UpstreamFaultKind {
+    UpstreamFaultKind::Unavailable(explained(&root_cause(error)))
 }
 
 /// Returns why a connection cannot be opened, with the remedy where the authority of a certificate

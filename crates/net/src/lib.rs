@@ -8,6 +8,7 @@
 #![warn(unreachable_pub)]
 
 pub mod certificates;
+mod connection_pool;
 pub mod egress;
 pub mod issuer;
 pub mod jwks;

@@ -11,7 +11,6 @@ use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderValue, Request, Response, StatusCode, Uri};
 use http_body_util::Full;
-use hyper::body::Incoming;
 use serde_json::{Value, json};
 
 use super::StoredLogin;
@@ -22,7 +21,7 @@ use domain::protocol::meta;
 use domain::protocol::method::Method;
 use domain::protocol::revision::Revision;
 use domain::time::unix_time::UnixSeconds;
-use net::egress::{CONNECT, Egress};
+use net::egress::{CONNECT, Egress, ResponseBody};
 use net::issuer::IssuerMetadata;
 use oauth::client::address_policy;
 use oauth::resource::{self, UpstreamResource};
@@ -174,7 +173,7 @@ impl Provider {
 
 /// Sends the first requests of a connection, without a token, until the upstream refuses one: some
 /// answer the handshake to anyone. Returns the last response.
-async fn challenge(egress: &Egress, upstream: &Uri) -> Result<Response<Incoming>, String> {
+async fn challenge(egress: &Egress, upstream: &Uri) -> Result<Response<ResponseBody>, String> {
     let client = json!({"name": "promptgate", "version": env!("CARGO_PKG_VERSION")});
     let legacy = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
         "protocolVersion": Revision::NEWEST_LEGACY.as_str(), "capabilities": {}, "clientInfo": client}});
@@ -194,7 +193,7 @@ async fn post(
     upstream: &Uri,
     message: &Value,
     headers: &[(&'static str, &'static str)],
-) -> Result<Response<Incoming>, String> {
+) -> Result<Response<ResponseBody>, String> {
     let mut request = Request::new(Full::new(Bytes::from(message.to_string())));
     *request.method_mut() = http::Method::POST;
     *request.uri_mut() = upstream.clone();

@@ -5,12 +5,11 @@ use std::time::{Duration, SystemTime};
 use http::header::{CONTENT_TYPE, LOCATION};
 use http::response::Parts;
 use http::{HeaderMap, StatusCode, Uri};
-use hyper::body::Incoming;
 use tokio::time::timeout;
 
 use super::sse_reader::next_chunk;
 use domain::fault::{UpstreamFaultKind as Kind, excerpt, sanitised};
-use net::egress::check_encoding;
+use net::egress::{ResponseBody, check_encoding};
 use net::{origin, retry_after};
 
 /// Returns the fault for an error status of a response from `url`.
@@ -42,7 +41,7 @@ const MAX_SHOWN: usize = 1024;
 const SHOWN_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// Returns the refusal with the beginning of the body, if it is a status with a readable one.
-pub(super) async fn with_beginning(refusal: Kind, head: &Parts, mut body: Incoming) -> Kind {
+pub(super) async fn with_beginning(refusal: Kind, head: &Parts, mut body: ResponseBody) -> Kind {
     if !matches!(refusal, Kind::Status { .. }) || check_encoding(&head.headers).is_err() {
         return refusal;
     }

@@ -6,14 +6,13 @@ use bytes::Bytes;
 use http::header::{AUTHORIZATION, COOKIE, LOCATION};
 use http::{HeaderMap, Method, Request, Response, StatusCode, Uri};
 use http_body_util::Full;
-use hyper::body::Incoming;
 
 use super::cookies::CookieJar;
 use crate::auth::authorization::Authorization;
 use base::platform::wall_clock;
 use domain::fault::UpstreamFaultKind as Kind;
 use domain::time::unix_time::UnixSeconds;
-use net::egress::Egress;
+use net::egress::{Egress, ResponseBody};
 use net::origin;
 
 /// Most redirects (307, 308) that are followed per request, within the same origin only: enough for
@@ -54,7 +53,7 @@ impl RequestSender {
         url: &Uri,
         headers: &HeaderMap,
         body: Bytes,
-    ) -> Result<Response<Incoming>, Kind> {
+    ) -> Result<Response<ResponseBody>, Kind> {
         match &self.authorization {
             None => self.send_once(method, url, headers, body).await,
             Some(tokens) => {
@@ -70,7 +69,7 @@ impl RequestSender {
         url: &Uri,
         headers: &HeaderMap,
         body: Bytes,
-    ) -> Result<Response<Incoming>, Kind> {
+    ) -> Result<Response<ResponseBody>, Kind> {
         let token = tokens.header().await?;
         let mut headers = headers.clone();
         headers.extend(token.clone().map(|token| (AUTHORIZATION, token)));
@@ -95,7 +94,7 @@ impl RequestSender {
         url: &Uri,
         headers: &HeaderMap,
         body: Bytes,
-    ) -> Result<Response<Incoming>, Kind> {
+    ) -> Result<Response<ResponseBody>, Kind> {
         let mut url = url.clone();
         for _ in 0..=MAX_REDIRECTS {
             let mut request = Request::new(Full::new(body.clone()));
@@ -118,7 +117,7 @@ impl RequestSender {
 }
 
 /// Returns the target of a 307 or 308, if it has the same origin.
-fn same_origin_redirect(url: &Uri, response: &Response<Incoming>) -> Option<Uri> {
+fn same_origin_redirect(url: &Uri, response: &Response<ResponseBody>) -> Option<Uri> {
     let status = response.status();
     if !matches!(status, StatusCode::TEMPORARY_REDIRECT | StatusCode::PERMANENT_REDIRECT) {
         return None;

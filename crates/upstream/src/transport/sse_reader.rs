@@ -6,14 +6,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::HeaderValue;
 use http_body_util::BodyExt;
-use hyper::body::Incoming;
 
 use crate::call::reply::{self, Unreadable};
 use crate::call::result_memory;
 use domain::fault::UpstreamFaultKind as Kind;
 use domain::json::document::Document;
 use domain::text::sse_decoder;
-use net::egress::reset;
+use net::egress::{ResponseBody, reset};
 
 /// Bytes that a stream may carry between two events, as a multiple of the largest message: permits
 /// keep-alive comments, but not endless ones.
@@ -21,7 +20,7 @@ const STREAM_FACTOR: usize = 4;
 
 /// Reader of an event stream. `limit`, in bytes, bounds each event.
 pub struct SseReader {
-    body: Incoming,
+    body: ResponseBody,
     decoder: sse_decoder::SseDecoder,
     /// Decoded events that were not returned yet.
     events: VecDeque<sse_decoder::SseEvent>,
@@ -34,7 +33,7 @@ pub struct SseReader {
 }
 
 impl SseReader {
-    pub fn new(body: Incoming, limit: usize) -> Self {
+    pub fn new(body: ResponseBody, limit: usize) -> Self {
         let decoder = sse_decoder::SseDecoder::new(limit);
         let budget = limit.saturating_mul(STREAM_FACTOR);
         let events = VecDeque::new();
@@ -107,7 +106,7 @@ impl SseReader {
 }
 
 /// Returns the next bytes of a body; nothing at its end. Cancel safe.
-pub(crate) async fn next_chunk(body: &mut Incoming) -> Result<Option<Bytes>, Kind> {
+pub(crate) async fn next_chunk(body: &mut ResponseBody) -> Result<Option<Bytes>, Kind> {
     while let Some(frame) = body.frame().await {
         if let Ok(chunk) = frame.map_err(|error| reset(&error))?.into_data() {
             return Ok(Some(chunk));

@@ -14,7 +14,6 @@ use http::response::Parts;
 use http::uri::Scheme;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Uri};
 use http_body::Body;
-use hyper::body::Incoming;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
@@ -36,7 +35,7 @@ use base::platform::wall_clock;
 use domain::fault::UpstreamFaultKind as Kind;
 use domain::json::document::Document;
 use domain::json::jsonrpc::{Frame, Id};
-use net::egress::{Egress, UNENCODED, check_encoding};
+use net::egress::{Egress, ResponseBody, UNENCODED, check_encoding};
 use net::origin;
 
 /// HTTP endpoint of an upstream for one session.
@@ -235,7 +234,7 @@ impl HttpEndpoint {
 
     /// Reads a response with an error status. A JSON-RPC error in the body of a 4xx is more precise
     /// than the status; a 5xx may come from a proxy, whose body is not about the request.
-    async fn read_refusal(&self, id: &Id, head: &Parts, body: Incoming, has_session: bool) -> Kind {
+    async fn read_refusal(&self, id: &Id, head: &Parts, body: ResponseBody, has_session: bool) -> Kind {
         let refusal = self.refusal(head.status, &head.headers);
         let may_be_lost = has_session && lost_session::may_be_meant(head);
         let has_error = media_type(&head.headers) == Some("application/json")
@@ -350,7 +349,7 @@ impl HttpEndpoint {
     async fn refused_stream(
         self: &Arc<Self>,
         head: &Parts,
-        body: Incoming,
+        body: ResponseBody,
         headers: &HeaderMap,
         correlator: &Correlator,
     ) -> Kind {
@@ -402,7 +401,7 @@ impl HttpEndpoint {
     }
 
     /// Returns the reader of an event stream.
-    fn events(&self, response: Response<Incoming>) -> Result<SseReader, (Box<Parts>, Incoming)> {
+    fn events(&self, response: Response<ResponseBody>) -> Result<SseReader, (Box<Parts>, ResponseBody)> {
         let (head, body) = response.into_parts();
         match (head.status, media_type(&head.headers)) {
             (status, Some("text/event-stream"))
@@ -444,7 +443,7 @@ impl HttpEndpoint {
         }
     }
 
-    async fn refused_post(&self, response: Response<Incoming>) -> Kind {
+    async fn refused_post(&self, response: Response<ResponseBody>) -> Kind {
         let (head, body) = response.into_parts();
         let refusal = self.refusal(head.status, &head.headers);
         if !lost_session::may_be_meant(&head) {
@@ -510,12 +509,12 @@ impl HttpEndpoint {
         self.sender.send(Method::DELETE, &self.url, &headers, Bytes::new()).await.map(drop)
     }
 
-    async fn post(&self, headers: &HeaderMap, body: String) -> Result<Response<Incoming>, Kind> {
+    async fn post(&self, headers: &HeaderMap, body: String) -> Result<Response<ResponseBody>, Kind> {
         self.sender.send(Method::POST, &self.url, headers, Bytes::from(body)).await
     }
 
     /// Reads a body to its end.
-    async fn read_body(&self, mut body: Incoming) -> Result<Vec<u8>, Kind> {
+    async fn read_body(&self, mut body: ResponseBody) -> Result<Vec<u8>, Kind> {
         // The announced length is untrusted: it bounds the first buffer only.
         let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
         let first_buffer = announced.min(self.max_message).min(MAX_FIRST_BUFFER);
@@ -545,7 +544,7 @@ impl HttpEndpoint {
         self: &Arc<Self>,
         id: &Id,
         headers: &HeaderMap,
-        body: Incoming,
+        body: ResponseBody,
         correlator: &Correlator,
     ) -> Result<Document, Kind> {
         let mut events = SseReader::new(body, self.max_message);
