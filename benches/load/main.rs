@@ -24,6 +24,10 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 
+// As the gateway has it: the proxy is compared with the gateway, not with another allocator.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Measures the gateway against a bare reverse proxy.
 #[derive(Debug, Parser)]
 struct Arguments {
