@@ -5,9 +5,8 @@
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -21,6 +20,7 @@ use hyper::client::conn::http1::{Connection, SendRequest, handshake};
 use hyper_util::rt::TokioIo;
 use tokio::time::{Instant, sleep_until};
 
+use base::platform::waker::MutableWaker;
 use base::platform::{Connect, Stream};
 
 type OutgoingRequest = Request<Full<Bytes>>;
@@ -57,55 +57,9 @@ struct OpenConnection {
     authority: Authority,
     sender: SendRequest<Full<Bytes>>,
     connection: Connection<TokioIo<Stream>, Full<Bytes>>,
-    waker: Arc<ConnectionWaker>,
-}
-
-/// Wakes the task of the request, which polls the connection. A task that wakes itself would be
-/// polled again for nothing, perhaps on another thread: the waker is muted while that task does
-/// something after which it polls the connection, and while the connection is idle.
-struct ConnectionWaker {
-    task: Mutex<Waker>,
-    state: AtomicU8,
-}
-
-/// The states of the waker.
-const AWAKE: u8 = 0;
-const MUTED: u8 = 1;
-/// Muted, and woken since.
-const MISSED: u8 = 2;
-
-impl ConnectionWaker {
-    fn new() -> Arc<Self> {
-        Arc::new(Self { task: Mutex::new(Waker::noop().clone()), state: AtomicU8::new(MUTED) })
-    }
-
-    fn mute(&self) {
-        self.state.store(MUTED, Ordering::SeqCst);
-    }
-
-    /// Wakes `task` from now on. Returns whether the connection was woken meanwhile: it must be
-    /// polled, now or by the task.
-    fn unmute(&self, task: &Waker) -> bool {
-        self.task().clone_from(task);
-        self.state.swap(AWAKE, Ordering::SeqCst) == MISSED
-    }
-
-    fn task(&self) -> MutexGuard<'_, Waker> {
-        self.task.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Wake for ConnectionWaker {
-    fn wake(self: Arc<Self>) {
-        self.wake_by_ref();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        let missed = self.state.compare_exchange(MUTED, MISSED, Ordering::SeqCst, Ordering::SeqCst);
-        if missed == Err(AWAKE) {
-            self.task().wake_by_ref();
-        }
-    }
+    /// Wakes the task of the request. Muted while that task does something after which it polls
+    /// the connection, and while the connection is idle.
+    waker: Arc<MutableWaker>,
 }
 
 /// Why a request has no response.
@@ -163,7 +117,7 @@ impl ConnectionPool {
         let opened = handshake(TokioIo::new(stream)).await.map_err(SendError::Exchange)?;
         let (sender, connection) = opened;
         let authority = authority.clone();
-        let waker = ConnectionWaker::new();
+        let waker = MutableWaker::new();
         Ok(Box::new(OpenConnection { authority, sender, connection, waker }))
     }
 
@@ -366,7 +320,7 @@ impl Body for ResponseBody {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicUsize;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     use http_body_util::BodyExt;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};

@@ -234,7 +234,13 @@ impl HttpEndpoint {
 
     /// Reads a response with an error status. A JSON-RPC error in the body of a 4xx is more precise
     /// than the status; a 5xx may come from a proxy, whose body is not about the request.
-    async fn read_refusal(&self, id: &Id, head: &Parts, body: ResponseBody, has_session: bool) -> Kind {
+    async fn read_refusal(
+        &self,
+        id: &Id,
+        head: &Parts,
+        body: ResponseBody,
+        has_session: bool,
+    ) -> Kind {
         let refusal = self.refusal(head.status, &head.headers);
         let may_be_lost = has_session && lost_session::may_be_meant(head);
         let has_error = media_type(&head.headers) == Some("application/json")
@@ -401,7 +407,10 @@ impl HttpEndpoint {
     }
 
     /// Returns the reader of an event stream.
-    fn events(&self, response: Response<ResponseBody>) -> Result<SseReader, (Box<Parts>, ResponseBody)> {
+    fn events(
+        &self,
+        response: Response<ResponseBody>,
+    ) -> Result<SseReader, (Box<Parts>, ResponseBody)> {
         let (head, body) = response.into_parts();
         match (head.status, media_type(&head.headers)) {
             (status, Some("text/event-stream"))
@@ -509,7 +518,11 @@ impl HttpEndpoint {
         self.sender.send(Method::DELETE, &self.url, &headers, Bytes::new()).await.map(drop)
     }
 
-    async fn post(&self, headers: &HeaderMap, body: String) -> Result<Response<ResponseBody>, Kind> {
+    async fn post(
+        &self,
+        headers: &HeaderMap,
+        body: String,
+    ) -> Result<Response<ResponseBody>, Kind> {
         self.sender.send(Method::POST, &self.url, headers, Bytes::from(body)).await
     }
 
