@@ -1,6 +1,6 @@
 //! Outgoing HTTP: the client for upstreams, authorization servers and collectors, its TLS and
-//! address policy and proxies, ends of certificates, origins of URLs, authorization server metadata
-//! and key sets.
+//! address policy and proxies, ends of certificates, origins of URLs, authorization server metadata,
+//! key sets, and signed messages to webhooks.
 
 #![forbid(unsafe_code)]
 // Untrusted input must not panic; tests may.
@@ -15,6 +15,7 @@ pub mod jwks;
 pub mod origin;
 pub mod proxy;
 pub mod tls;
+pub mod webhook;
 
 use std::time::SystemTime;
 

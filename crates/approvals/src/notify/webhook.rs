@@ -2,17 +2,11 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
-use http::Request;
-use http::header::CONTENT_TYPE;
-use http_body_util::Full;
 use tokio::time::timeout;
 
-use base::platform::wall_clock;
 use config::Webhook;
-use domain::address_policy::AddressPolicy;
-use domain::time::unix_time::UnixSeconds;
-use net::egress::{CONNECT, Egress};
+use net::egress::Egress;
+use net::webhook::{client, signed};
 
 /// A client of one receiver.
 pub(super) struct WebhookClient {
@@ -25,8 +19,7 @@ const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl WebhookClient {
     pub(super) fn new(webhook: Webhook) -> Self {
-        let policy = AddressPolicy::NotLinkLocal;
-        let egress = Egress::new(CONNECT, None, policy, Some(&webhook.proxies));
+        let egress = client(&webhook, 1);
         Self { webhook, egress }
     }
 
@@ -42,14 +35,7 @@ impl WebhookClient {
     /// Why the receiver has not accepted the message: any status but 2xx is a refusal.
     pub(super) async fn send(&self, id: &str, body: String) -> Result<(), String> {
         let Self { webhook, egress } = self;
-        let at = UnixSeconds::from(wall_clock());
-        let request = Request::post(webhook.uri().unwrap_or_default())
-            .header(CONTENT_TYPE, "application/json")
-            .header("webhook-id", id)
-            .header("webhook-timestamp", at.0)
-            .header("webhook-signature", webhook.key.sign(id, at, &body));
-        let request = request.body(Full::new(Bytes::from(body)));
-        let request = request.map_err(|error| error.to_string())?;
+        let request = signed(webhook, id, body)?;
         let sent = timeout(ATTEMPT_TIMEOUT, egress.as_ref()?.send(request)).await;
         let response = sent.map_err(|_| "no response within ten seconds".to_owned())?;
         let status = response.map_err(|fault| fault.diagnosis().to_string())?.status();
