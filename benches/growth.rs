@@ -485,6 +485,8 @@ fn guards(growth: &mut Growth) {
         "https://a/",
         "DE89 3704 ",
         "ghp_",
+        "QUtJQQ",
+        "%41KIA",
         "\u{200b}é",
     ];
     for known in &BUILT_INS {

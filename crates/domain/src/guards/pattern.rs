@@ -58,6 +58,12 @@ impl Pattern {
         Ok(Self { built_in, regex, hosts: hosts.to_vec() })
     }
 
+    /// Whether the pattern finds secrets, which are often encoded.
+    pub(super) fn is_secret(&self) -> bool {
+        let name = self.built_in.map(|known| known.name);
+        matches!(name, Some("private_key" | "cloud_token" | "code_token"))
+    }
+
     /// Appends the findings in a text.
     pub(super) fn find(&self, text: &str, found: &mut Vec<Finding>) {
         let code = self.built_in.map_or("pattern", |known| known.name);

@@ -1,5 +1,6 @@
 //! Guards by patterns: what a guard decides on the texts of a document.
 
+use super::encoded;
 use super::pattern::{Finding, Pattern};
 use crate::json::document::Document;
 use crate::json::edits::Edits;
@@ -39,10 +40,20 @@ pub enum Decision {
 }
 
 impl TextGuard {
-    /// Returns the findings of all patterns in a text, in the order of their places.
+    /// Returns the findings of all patterns in a text, in the order of their places. The place of a
+    /// secret in an encoded part is the part.
     pub fn find(&self, text: &str) -> Vec<Finding> {
         let mut found = Vec::new();
         self.patterns.iter().for_each(|pattern| pattern.find(text, &mut found));
+        if self.patterns.iter().any(Pattern::is_secret) {
+            encoded::each_part(text, |place, decoded| {
+                let mut secrets = Vec::new();
+                let patterns = self.patterns.iter().filter(|pattern| pattern.is_secret());
+                patterns.for_each(|pattern| pattern.find(decoded, &mut secrets));
+                let secret = secrets.into_iter().next();
+                found.extend(secret.map(|secret| Finding { place: place.clone(), ..secret }));
+            });
+        }
         found.sort_by_key(|finding| finding.place.start);
         found
     }
