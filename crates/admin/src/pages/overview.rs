@@ -454,10 +454,13 @@ fn attention(
     add_process(state, &mut all);
     add_cluster(state, &mut all);
     let limited: u64 = lately.series.iter().map(|point| point.limited).sum();
-    if limited > 0 {
-        let text = format!("Limits have refused {} in 15 min", counted(limited as usize, "call"));
-        let page = "/usage?span=1h&by=caller&sort=limited";
-        all.add("warn", limited, text, page);
+    // Of the prompts in the report, without those that a line above explains.
+    let denied: u64 = losses.values().map(|row| row.denied).sum();
+    let refusals =
+        [("warn", "Limits", limited, "limited"), ("", "Rights and guards", denied, "uses")];
+    for (severity, checks, refused, sort) in refusals.into_iter().filter(|refusal| refusal.2 > 0) {
+        let text = format!("{checks} have refused {} in 15 min", counted(refused as usize, "call"));
+        all.add(severity, refused, text, &format!("/usage?span=1h&by=caller&sort={sort}"));
     }
     for rollout in rollouts::status(state) {
         let prompt = &rollout.prompt;

@@ -9,7 +9,8 @@ pub(crate) enum OutcomeKind {
     Used,
     /// The call ended with a fault.
     Failed,
-    /// The caller may not use the prompt or skill, or no prompt or skill has this name.
+    /// The caller may not use the prompt or skill, no prompt or skill has this name, or a guard has
+    /// refused a text.
     Denied,
     /// A rate limit refused the call.
     Limited,
@@ -20,7 +21,7 @@ impl OutcomeKind {
     pub(crate) fn of(outcome: &str) -> Self {
         match outcome {
             "ok" | "cancelled" => Self::Used,
-            "unknown_prompt" | "unknown_tool" | "unknown_resource" => Self::Denied,
+            "unknown_prompt" | "unknown_tool" | "unknown_resource" | "guard_denied" => Self::Denied,
             "rate_limited" => Self::Limited,
             _ => Self::Failed,
         }
@@ -208,7 +209,14 @@ mod tests {
     #[test]
     fn a_call_counts_as_what_became_of_it() {
         let mut counts = Counts::default();
-        for outcome in ["ok", "cancelled", "upstream_timeout", "unknown_prompt", "rate_limited"] {
+        for outcome in [
+            "ok",
+            "cancelled",
+            "upstream_timeout",
+            "unknown_prompt",
+            "guard_denied",
+            "rate_limited",
+        ] {
             let kind = OutcomeKind::of(outcome);
             let count = 1;
             let prompt = Some("p");
@@ -226,7 +234,7 @@ mod tests {
             };
             counts.add(&seen);
         }
-        let expected = Counts { uses: 3, failures: 1, denied: 1, limited: 1, micros: 30 };
+        let expected = Counts { uses: 3, failures: 1, denied: 2, limited: 1, micros: 30 };
         assert_eq!(counts, expected);
     }
 
