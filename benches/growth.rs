@@ -24,8 +24,9 @@ use domain::calls::cursor::PagePosition;
 use domain::calls::link::Link;
 use domain::calls::rights::PromptRef;
 use domain::guards::built_in::BUILT_INS;
+use domain::guards::hook_answer;
 use domain::guards::pattern::Pattern;
-use domain::guards::text_guard::{TextGuard, masked};
+use domain::guards::text_guard::{TextGuard, Texts, masked};
 use domain::json::Json;
 use domain::json::document::Document;
 use domain::prompts::content;
@@ -495,6 +496,18 @@ fn guards(growth: &mut Growth) {
         let name = format!("guard {}", known.name);
         growth.check_text(&name, &units, |text| masked(text, &guard.find(text)));
     }
+    let replaced = |n: usize| {
+        let texts = vec!["text"; n / "\"text\",".len()];
+        let last = texts.len() - 256..texts.len();
+        let replacement = |at| json!({"pointer": format!("/{at}"), "value": "***"});
+        let replacements: Vec<_> = last.map(replacement).collect();
+        let answer = json!({"decision": "mask", "replacements": replacements});
+        let document = json!(texts).to_string().into_bytes();
+        (answer.to_string().into_bytes(), Document::parse(document, DEPTH).expect("texts"))
+    };
+    growth.check("answer of a hook", replaced, |(answer, document)| {
+        hook_answer::decision(answer.clone(), document, Texts::Content).expect("a mask")
+    });
 }
 
 fn streams_and_content(growth: &mut Growth) {

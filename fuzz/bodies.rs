@@ -15,6 +15,8 @@ use domain::approval::{canonical_text, markdown};
 use domain::calls::cursor::PagePosition;
 use domain::calls::link::Link;
 use domain::calls::request_state::RequestState;
+use domain::guards::hook_answer;
+use domain::guards::text_guard::{Decision, Texts};
 use domain::json::document::Document;
 use domain::json::jsonrpc::Frame;
 use domain::json::{Json, JsonError};
@@ -33,6 +35,7 @@ use library::{LibraryLabels, LibrarySnapshot};
 use net::jwks::KeySet;
 use opentelemetry_proto::tonic::collector::{logs, metrics, trace};
 use prost::Message;
+use serde_json::Value;
 use upstream::stores::paths_after;
 
 const DEPTH: usize = 64;
@@ -148,6 +151,31 @@ pub fn names(data: &[u8]) {
         let public = |prefix: &str, raw: &str| naming.public(&Prefix::parse(prefix)?, raw).ok();
         if let (Some(first), Some(second)) = (public(left, one), public(right, other)) {
             assert_eq!(first == second, (left, one) == (right, other), "{first} {second}");
+        }
+    }
+}
+
+/// An answer of a guard's hook changes texts of the document, and nothing else of it.
+pub fn hook_answer(data: &[u8]) {
+    let document = r#"{"messages":[{"role":"user","content":{"type":"text","text":"a","a/b~c":"d"}},
+        {"role":"user","content":{"type":"resource","resource":{"uri":"a:b","blob":"AAAA"}}}]}"#;
+    let document = Document::parse(document.as_bytes().to_vec(), DEPTH).expect("a result");
+    match hook_answer::decision(data.to_vec(), &document, Texts::Content) {
+        Err(rule) => assert!(rule.len() < 200),
+        Ok(Decision::Allowed) => {}
+        Ok(Decision::Denied { code, advice }) => {
+            assert!((1..=64).contains(&code.len()) && advice.len() <= 256);
+        }
+        Ok(Decision::Masked(_, masked)) => {
+            let [before, mut after] = [&document, &masked]
+                .map(|own| serde_json::from_str::<Value>(own.json().text()).expect("JSON"));
+            let texts = ["/messages/0/content/text", "/messages/0/content/a~1b~0c"];
+            for pointer in texts.into_iter().chain(["/messages/1/content/resource/uri"]) {
+                let text = after.pointer_mut(pointer).expect("each member is there");
+                assert!(text.is_string());
+                *text = before.pointer(pointer).expect("each member is there").clone();
+            }
+            assert_eq!(before, after);
         }
     }
 }

@@ -9,10 +9,11 @@ use std::path::{Path, PathBuf};
 /// A fuzz target: its name, which is also that of its corpus, and its body.
 type Target = (&'static str, fn(&[u8]));
 
-const TARGETS: [Target; 18] = [
+const TARGETS: [Target; 19] = [
     ("approval", bodies::approval),
     ("cedar", bodies::cedar),
     ("cursor", bodies::cursor),
+    ("hook_answer", bodies::hook_answer),
     ("hooks", bodies::hooks),
     ("host_file", bodies::host_file),
     ("json", bodies::json),
@@ -140,6 +141,11 @@ fn a_uri_has_one_normal_form() {
 #[test]
 fn a_moved_label_is_read_back_and_others_stay() {
     replay("labels");
+}
+
+#[test]
+fn an_answer_of_a_hook_changes_texts_alone() {
+    replay("hook_answer");
 }
 
 #[test]

@@ -15,7 +15,7 @@ use crate::approvals::Changeable;
 use crate::support::upstream::HANG;
 use crate::support::{Gateway, Received, Scripted, Upstream, eventually, metrics};
 
-const KEY: &str = "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+pub(super) const KEY: &str = "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 
 /// A receiver that answers its requests with these statuses, and all later ones with the last.
 async fn receiver(statuses: &'static [u16]) -> Upstream {
@@ -41,7 +41,7 @@ fn notifying(folder: &Path, mode: &str, receiver: &Upstream, upstreams: &str) ->
 }
 
 /// The message of a request, whose signature is verified as docs/approvals.md says.
-fn verified(request: &Received) -> Value {
+pub(super) fn verified(request: &Received) -> Value {
     assert_eq!((&*request.http_method, &*request.path), ("POST", "/hook?t=1"));
     assert_eq!(request.header("content-type"), Some("application/json"));
     let header = |name| request.header(name).unwrap_or_else(|| panic!("{name}: {request:?}"));

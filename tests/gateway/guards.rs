@@ -10,7 +10,7 @@ use crate::support::{Client, ClientMode, Gateway, ModeClient, Process, Upstream,
 
 const CARD: &str = "4111 1111 1111 1111";
 
-const CLIENTS: [ClientMode; 5] = [
+pub(super) const CLIENTS: [ClientMode; 5] = [
     ClientMode::Sse("2024-11-05"),
     ClientMode::Http("2025-11-25"),
     ClientMode::Modern,
@@ -18,20 +18,20 @@ const CLIENTS: [ClientMode; 5] = [
     ClientMode::ModernStdio,
 ];
 
-fn guard(name: &str, on: &str, keys: &str) -> String {
+pub(super) fn guard(name: &str, on: &str, keys: &str) -> String {
     format!("[[guards]]\nname = \"{name}\"\non = [\"{on}\"]\nmode = \"enforce\"\n{keys}\n")
 }
 
-fn text(result: &Value) -> &str {
+pub(super) fn text(result: &Value) -> &str {
     result["messages"][0]["content"]["text"].as_str().unwrap_or_default()
 }
 
-async fn get(client: &Client, argument: &str) -> Value {
+pub(super) async fn get(client: &Client, argument: &str) -> Value {
     let params = json!({"name": "up__p", "arguments": {"a": argument}});
     client.modern("prompts/get", params).await.json()
 }
 
-fn assert_denied(answer: &Value, code: &str) {
+pub(super) fn assert_denied(answer: &Value, code: &str) {
     let data = &answer["error"]["data"];
     assert_eq!(
         (&data["reason"], &data["code"]),
@@ -108,9 +108,15 @@ async fn skills_are_examined_as_prompts_and_as_files() {
     let upstream = crate::skills::simple("skill://refunds").await;
     let toml = guard("limits", "results", "mask = [\"/limits/\"]")
         + &guard("cards", "arguments", "deny = [\"payment_card\"]")
-        + &upstream.table("up");
+        + &upstream.table("up")
+        + "expose_skills = [\"prompts\"]\n";
     let gateway = Gateway::start(&toml).await;
     let client = gateway.client();
+    let task = |text: &str| json!({"name": "up__refunds", "arguments": {"task": text}});
+    let answer = client.modern("prompts/get", task(CARD)).await.json();
+    assert_denied(&answer, "payment_card");
+    let got = client.ask("prompts/get", task("Refund Ann")).await.to_string();
+    assert!(got.contains("Read [***](***.md).") && got.contains("Refund Ann"), "{got}");
     let uris = crate::skills::uris(&client).await;
     let read = client.ask("resources/read", json!({"uri": uris[0]})).await;
     let text = read["contents"][0]["text"].as_str().unwrap();

@@ -33,6 +33,7 @@ mod failed_tasks;
 mod first_contact;
 mod floods;
 mod forwarding;
+mod guard_hooks;
 mod guards;
 mod generated_histories;
 mod generated_rules;

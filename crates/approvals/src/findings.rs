@@ -47,7 +47,7 @@ pub(super) async fn find(
             let Ok(document) = document else { continue };
             for guard in &guards {
                 let decision = guard.patterns.decide(&document, Texts::Content);
-                if let Decision::Denied(code) | Decision::Masked(code, _) = decision {
+                if let Decision::Denied { code, .. } | Decision::Masked(code, _) = decision {
                     let sentence = format!("The guard {:?} finds {code} in {part}.", guard.name);
                     found.push(OfferedFinding { sentence, is_enforced: guard.is_enforced });
                 }

@@ -47,7 +47,7 @@ pub use approvals::ApprovalRules;
 pub use audit::{Audit, AuditExport, Durability, OnAuditFailure, OnAuditFull};
 pub use auth::jwt::{Jwt, is_https_or_loopback};
 pub use auth::{ApiKey, Auth, Certificate, Identity};
-pub use calls::guards::{Guard, GuardEvent};
+pub use calls::guards::{Guard, GuardEvent, GuardHook};
 pub use calls::limits::{Limit, Per, default_limit_name};
 pub use cluster::{Cluster, OnMissing, OnStoreFailure, SharedLimits, StoreCredential, StoreServer};
 pub use error::{ConfigError, Origin};
@@ -326,7 +326,13 @@ impl Config {
             auth,
             access,
             limits: calls::limits::read_all(&mut root),
-            guards: calls::guards::read_all(&mut root, &server, (&upstreams, &disabled), &views),
+            guards: calls::guards::read_all(
+                &mut root,
+                &server,
+                (&upstreams, &disabled),
+                &views,
+                &telemetry,
+            ),
             audit: Audit::read_table(root.section("audit"), server.limits.share),
             admin: admin::read(root.section("admin"), &proxies, is_open),
             listing: listing(root.section("listing")),
@@ -438,6 +444,7 @@ transport = "mlflow"
 [[access.rules]]
 [[limits]]
 [[guards]]
+http = {}
 [approvals.notify]
 [[approvals.probes]]
 [[overlays]]

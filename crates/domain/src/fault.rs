@@ -190,8 +190,8 @@ pub enum RequestFault {
         /// Separated by commas.
         choices: String,
     },
-    #[error("the guard {guard:?} refuses a text of this call ({code}); leave such texts out")]
-    DeniedByGuard { guard: String, code: &'static str },
+    #[error("the guard {guard:?} refuses a text of this call ({code}): {advice}")]
+    DeniedByGuard { guard: String, code: Cow<'static, str>, advice: Cow<'static, str> },
     #[error("unknown prompt; list the prompts again")]
     UnknownPrompt,
     #[error("unknown tool; list the tools again")]

@@ -306,30 +306,11 @@ impl Egress {
         most: usize,
         patience: Duration,
     ) -> Result<Bytes, FetchError> {
-        let broken = |what: &str| FetchError::Broken(what.to_owned());
         request.headers_mut().insert(ACCEPT_ENCODING, UNENCODED);
         let reading = async {
-            let response = self.send(request).await.map_err(|e| broken(&e.diagnosis()))?;
-            let status = response.status();
-            if status.is_success() {
-                check_encoding(response.headers()).map_err(FetchError::Broken)?;
-            }
-            let body = Limited::new(response.into_body(), most).collect().await;
-            let body = body.map_err(|error| {
-                if error.is::<LengthLimitError>() {
-                    broken(&format!("the document is larger than {} MiB", most >> 20))
-                } else {
-                    broken(&format!(
-                        "the response broke off: {}",
-                        excerpt(&root_cause(error.as_ref()))
-                    ))
-                }
-            })?;
-            let body = body.to_bytes();
-            if matches!(status, StatusCode::OK | StatusCode::CREATED) {
-                return Ok(body);
-            }
-            Err(FetchError::of(status, &serde_json::from_slice(&body).unwrap_or_default()))
+            let response = self.send(request).await;
+            let response = response.map_err(|kind| FetchError::Broken(kind.diagnosis()))?;
+            read_body(response, most).await
         };
         timeout(patience, reading).await.unwrap_or(Err(FetchError::Timeout))
     }
@@ -368,6 +349,30 @@ impl Egress {
         request.headers_mut().insert(ACCEPT, json);
         self.json(request).await
     }
+}
+
+/// Reads the body of a successful response, of up to `most` bytes.
+///
+/// # Errors
+/// Another status than 200 or 201, an encoding, or a larger or broken body.
+pub async fn read_body(response: Response<Incoming>, most: usize) -> Result<Bytes, FetchError> {
+    let status = response.status();
+    if status.is_success() {
+        check_encoding(response.headers()).map_err(FetchError::Broken)?;
+    }
+    let body = Limited::new(response.into_body(), most).collect().await;
+    let body = body.map_err(|error| {
+        FetchError::Broken(if error.is::<LengthLimitError>() {
+            format!("the document is larger than {} KiB", most >> 10)
+        } else {
+            format!("the response broke off: {}", excerpt(&root_cause(error.as_ref())))
+        })
+    })?;
+    let body = body.to_bytes();
+    if matches!(status, StatusCode::OK | StatusCode::CREATED) {
+        return Ok(body);
+    }
+    Err(FetchError::of(status, &serde_json::from_slice(&body).unwrap_or_default()))
 }
 
 /// Returns the fault for an HTTP client error on an open connection.

@@ -1,6 +1,6 @@
 //! Outgoing HTTP: the client for upstreams, authorization servers and collectors, its TLS and
-//! address policy and proxies, ends of certificates, origins of URLs, authorization server metadata,
-//! key sets, and signed messages to webhooks.
+//! address policy and proxies, ends of certificates, origins of URLs, metadata of authorization
+//! servers, key sets, and signed messages to webhooks.
 
 #![forbid(unsafe_code)]
 // Untrusted input must not panic; tests may.

@@ -23,6 +23,10 @@ pub(crate) fn test(name: &str, file: &ConfigFile) -> Result<(), Failure> {
         let names: Vec<_> = config.guards.iter().map(|guard| guard.name.as_str()).collect();
         Failure::new(format!("there is no guard {name:?}; there are: {}", names.join(", ")))
     })?;
+    if guard.http.is_some() {
+        let how = "its hook decides: set mode to observe, and read `promptgate guards report`";
+        return Err(Failure::new(format!("guard {name:?} has no patterns; {how}")));
+    }
     let text = read_input()?;
     let text = String::from_utf8_lossy(&text);
     let found = guard.patterns.find(&text);

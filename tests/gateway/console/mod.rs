@@ -8,6 +8,7 @@ mod configuration;
 mod connect;
 mod decisions;
 mod described;
+mod guards;
 mod labels;
 mod lists;
 mod oidc;

@@ -1,11 +1,14 @@
 //! `[[guards]]`: what texts of calls may hold.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use crate::reader::{Section, table};
+use crate::reader::{MILLISECOND, Section, secs, table};
 use crate::server::Server;
 use crate::server::views::{View, all, globs, upstream_ids};
+use crate::telemetry::TelemetrySettings;
 use crate::upstream::UpstreamSettings;
+use crate::upstream::webhook::{self, Webhook};
 use domain::calls::caller::Caller;
 use domain::guards::pattern::Pattern;
 use domain::guards::text_guard::TextGuard;
@@ -21,6 +24,7 @@ table! {
         server: &Server,
         known: (&[UpstreamSettings], &[UpstreamId]),
         views: &[View],
+        telemetry: &TelemetrySettings,
     ) -> Option {
         /// Name that callers, records and metrics get, of the same characters as that of a limit.
         #[example = "no secrets"]
@@ -56,8 +60,20 @@ table! {
         /// Patterns that are replaced by `***`.
         #[example = ["email"]]
         let mask: Vec<Pattern> = patterns(section, key, &hosts);
+        /// Server that decides (docs/guards.md#hooks).
+        pub http: Option<GuardHook> = hook(section, telemetry);
         field pub patterns: Arc<TextGuard> = Arc::new(text_guard(section, deny, mask));
     }
+}
+
+/// A server that decides.
+#[derive(Clone, Debug)]
+pub struct GuardHook {
+    pub webhook: Webhook,
+    /// Longest wait for a place among the requests at a time, and for the answer.
+    pub timeout: Duration,
+    /// Whether texts on which the hook does not decide are refused.
+    pub refuses_on_failure: bool,
 }
 
 /// The texts that a guard examines.
@@ -109,6 +125,7 @@ pub(crate) fn read_all(
     server: &Server,
     known: (&[UpstreamSettings], &[UpstreamId]),
     views: &[View],
+    telemetry: &TelemetrySettings,
 ) -> Vec<Arc<Guard>> {
     let mut guards: Vec<Arc<Guard>> = Vec::new();
     for mut table in root.tables("guards") {
@@ -116,9 +133,12 @@ pub(crate) fn read_all(
             table.mistake(key, "is required: set it (docs/guards.md)");
         }
         table.reject_empty(&["on", "callers", "groups", "prompts", "upstreams", "views"]);
-        if let Some(guard) = Guard::read_keys(&mut table, server, known, views) {
+        if let Some(guard) = Guard::read_keys(&mut table, server, known, views, telemetry) {
             if guards.iter().any(|other| other.name == guard.name) {
                 table.mistake("name", "another guard already has this name; set another one");
+            }
+            if guard.http.is_some() && guard.on.contains(&GuardEvent::Offered) {
+                table.mistake("on", "has offered, which only patterns examine: add another guard");
             }
             guards.push(Arc::new(guard));
         }
@@ -145,10 +165,33 @@ fn patterns(section: &mut Section<'_>, key: &'static str, hosts: &[Glob]) -> Vec
     parsed.collect()
 }
 
+/// The keys of `http`, besides those of a receiver.
+const HOOK_KEYS: &str = r#"
+timeout: Longest wait for a place, and for the answer.
+on_failure: `refuse` texts without a decision, or `observe`: let them pass.
+"#;
+
+fn hook(section: &mut Section<'_>, telemetry: &TelemetrySettings) -> Option<GuardHook> {
+    if !section.has("http") {
+        return None;
+    }
+    let mut section = section.section("http");
+    section.explain(HOOK_KEYS);
+    let webhook = webhook::receiver(&mut section, telemetry);
+    let timeout = section.duration("timeout", secs(2), MILLISECOND);
+    let choices = [("refuse", true), ("observe", false)];
+    let refuses_on_failure = section.choice("on_failure", true, &choices);
+    section.finish();
+    Some(GuardHook { webhook: webhook?, timeout, refuses_on_failure })
+}
+
+/// Makes a guard of patterns; without any if a hook decides.
 fn text_guard(section: &Section<'_>, deny: Vec<Pattern>, mask: Vec<Pattern>) -> TextGuard {
+    let given = [!deny.is_empty(), !mask.is_empty(), section.was_read("http")];
     let is_rejected = section.is_rejected("deny") || section.is_rejected("mask");
-    if deny.is_empty() == mask.is_empty() && !is_rejected {
-        section.mistake("", "must have exactly one of deny = [\"…\"] and mask = [\"…\"]");
+    if given.iter().filter(|is_given| **is_given).count() != 1 && !is_rejected {
+        section
+            .mistake("", "must have exactly one of deny = [\"…\"], mask = [\"…\"] and http = {…}");
     }
     let masks = deny.is_empty();
     TextGuard { masks, patterns: if masks { mask } else { deny } }
@@ -196,6 +239,10 @@ mod tests {
             ("".to_owned(), "guards.1: must have exactly one of deny"),
             ("deny = [\"email\"]\nmask = [\"email\"]\n".to_owned(), "guards.1: must have exactly"),
             ("deny = []\n".to_owned(), "guards.1: must have exactly one of deny"),
+            ("deny = [\"email\"]\nhttp = {}\n".to_owned(), "guards.1: must have exactly one"),
+            ("http = {}\n".to_owned(), "guards.1.http.url: is required"),
+            (hooked(", on_failure = \"pass\""), "guards.1.http.on_failure: must be one of"),
+            (hooked(", retries = 1"), "guards.1.http.retries: unknown key"),
             ("deny = [\"emial\"]\n".to_owned(), "guards.1.deny: \"emial\" is neither a built-in"),
             ("deny = [\"/(/\"]\n".to_owned(), "guards.1.deny: \"/(/\" cannot be compiled"),
             (
@@ -211,5 +258,27 @@ mod tests {
         let error = read(twice).unwrap_err();
         assert!(error.contains("guards.2.name: another guard"), "{error}");
         assert!(error.contains("guards.2.on: is required"), "{error}");
+        let offered = "deny = [\"email\"]\n[[guards]]\nname = \"h\"\non = [\"offered\"]\n";
+        let error = read(&(offered.to_owned() + &hooked(""))).unwrap_err();
+        assert!(error.contains("guards.2.on: has offered, which only patterns"), "{error}");
+    }
+
+    fn hooked(more: &str) -> String {
+        format!(
+            "http = {{ url = \"http://127.0.0.1:9/\", secret = {{ value = \"whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw\" }}{more} }}\n"
+        )
+    }
+
+    #[test]
+    fn a_hook_refuses_what_it_does_not_decide_on_unless_the_file_says_otherwise() {
+        for (more, expected) in
+            [("", (2, true)), (", timeout = \"5s\", on_failure = \"observe\"", (5, false))]
+        {
+            let config = read(&hooked(more)).unwrap();
+            let hook = config.guards[0].http.as_ref().unwrap();
+            let GuardHook { webhook, timeout, refuses_on_failure } = hook;
+            assert_eq!((timeout.as_secs(), *refuses_on_failure), expected);
+            assert_eq!(webhook.uri().unwrap().port_u16(), Some(9));
+        }
     }
 }

@@ -1,5 +1,5 @@
-//! `[approvals.notify]`: the webhook that reports prompts that wait for approval. Also the secret
-//! of incoming webhooks.
+//! Receivers of signed messages: `[approvals.notify]`, which reports prompts that wait, and hooks
+//! of guards. Also the secret of incoming webhooks.
 
 use http::Uri;
 
@@ -10,7 +10,7 @@ use crate::reader::secret::Secret;
 use crate::telemetry::TelemetrySettings;
 use base::seal::WebhookKey;
 
-/// The receiver of notifications.
+/// A receiver of signed messages.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Webhook {
     /// A URL that [`Webhook::uri`] accepts. The paths of some receivers are credentials.
@@ -28,9 +28,9 @@ impl Webhook {
     }
 }
 
-/// The keys of `[approvals.notify]`.
+/// The keys of a receiver.
 const KEYS: &str = r#"
-url: URL of the receiver (`https`, or `http` on loopback), or a secret that holds it.
+url: URL (`https`, or `http` on loopback), or a secret that holds it.
 secret: Key of the signatures: `whsec_` and 24 to 64 bytes in base64.
 "#;
 
@@ -43,6 +43,16 @@ pub(crate) fn read(section: &mut Section<'_>, telemetry: &TelemetrySettings) -> 
         return None;
     }
     let mut section = section.section("notify");
+    let receiver = receiver(&mut section, telemetry);
+    section.finish();
+    receiver
+}
+
+/// Reads the keys of a receiver. Returns `None` for a receiver with a mistake.
+pub(crate) fn receiver(
+    section: &mut Section<'_>,
+    telemetry: &TelemetrySettings,
+) -> Option<Webhook> {
     section.explain(KEYS);
     let address = section.text_or_secret("url");
     let secret = section.secret("secret");
@@ -60,7 +70,6 @@ pub(crate) fn read(section: &mut Section<'_>, telemetry: &TelemetrySettings) -> 
     if secret.is_some() && key.is_none() {
         section.mistake("secret", format!("must be {KEY_RULE}"));
     }
-    section.finish();
     let TelemetrySettings { service_name: gateway, proxies, .. } = telemetry;
     Some(Webhook { url: address?, key: key?, gateway: gateway.clone(), proxies: proxies.clone() })
 }

@@ -1,5 +1,7 @@
 //! Guards by patterns: what a guard decides on the texts of a document.
 
+use std::borrow::Cow;
+
 use super::encoded;
 use super::pattern::{Finding, Pattern};
 use crate::json::document::Document;
@@ -29,14 +31,21 @@ pub enum Texts {
 pub const MASK: &str = "***";
 
 /// The value of a masked `uri`, which must remain a URI.
-const MASKED_URI: &str = "about:masked";
+pub(super) const MASKED_URI: &str = "about:masked";
+
+/// The advice to the caller of a denied text, unless a hook gives another one.
+pub(super) const LEAVE_OUT: &str = "leave such texts out";
 
 /// The decision of a guard on a document, with the reason code of a finding.
 #[derive(Clone, Debug)]
 pub enum Decision {
     Allowed,
-    Denied(&'static str),
-    Masked(&'static str, Document),
+    Denied {
+        code: Cow<'static, str>,
+        /// A sentence for the caller.
+        advice: Cow<'static, str>,
+    },
+    Masked(Cow<'static, str>, Document),
 }
 
 impl TextGuard {
@@ -76,7 +85,8 @@ impl TextGuard {
                         if texts == Texts::Arguments
                             && let Some(finding) = self.find(&key).first()
                         {
-                            return Decision::Denied(finding.code);
+                            let code = finding.code.into();
+                            return Decision::Denied { code, advice: LEAVE_OUT.into() };
                         }
                         if !texts.leaves_out(value, &key) {
                             values.push((key == "uri", member));
@@ -90,21 +100,26 @@ impl TextGuard {
             let found = self.find(&text);
             let Some(first) = found.first() else { continue };
             if !self.masks || value.kind() != JsonKind::String {
-                return Decision::Denied(first.code);
+                let code = first.code.into();
+                return Decision::Denied { code, advice: LEAVE_OUT.into() };
             }
             code = Some(first.code);
             let masked = if is_uri { MASKED_URI.into() } else { masked(&text, &found) };
             edits.set(document, value, &masked);
         }
         let Some(code) = code else { return Decision::Allowed };
-        let masked = edits.applied(document, document.json());
-        Decision::Masked(code, Document::copy_of(Json::accepted(&masked)))
+        Decision::Masked(code.into(), edited(document, &edits))
     }
+}
+
+/// Returns a copy of the document with the changes in it.
+pub(super) fn edited(document: &Document, edits: &Edits) -> Document {
+    Document::copy_of(Json::accepted(&edits.applied(document, document.json())))
 }
 
 impl Texts {
     /// Whether a member of an object is no text: encoded content, or a word of the protocol.
-    fn leaves_out(self, object: Json<'_>, key: &str) -> bool {
+    pub(super) fn leaves_out(self, object: Json<'_>, key: &str) -> bool {
         match (self, key) {
             (Self::Arguments, _) => false,
             (_, "blob") => object.get("uri").is_some(),

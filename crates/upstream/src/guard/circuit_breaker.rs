@@ -21,7 +21,7 @@ use tally::FailureTally;
 
 /// The circuit breaker of one upstream. It reads no clock: the caller passes the time.
 #[derive(Debug)]
-pub(crate) struct CircuitBreaker {
+pub struct CircuitBreaker {
     upstream: String,
     settings: config::Breaker,
     /// Whether the gateway itself probes the upstream; otherwise a call does.
@@ -66,7 +66,7 @@ pub struct BreakerPermit {
 impl CircuitBreaker {
     /// Returns a closed breaker. `has_checks` says whether the gateway itself checks the upstream
     /// ([`CircuitBreaker::check_due`]) before calls are admitted again.
-    pub(crate) fn new(upstream: &str, settings: config::Breaker, has_checks: bool) -> Arc<Self> {
+    pub fn new(upstream: &str, settings: config::Breaker, has_checks: bool) -> Arc<Self> {
         Arc::new(Self {
             upstream: upstream.to_owned(),
             settings,
@@ -82,7 +82,7 @@ impl CircuitBreaker {
     ///
     /// # Errors
     /// [`Kind::Unavailable`] while the circuit is open.
-    pub(crate) fn admit(
+    pub fn admit(
         self: &Arc<Self>,
         holder: &Holder,
         prompt: &str,
@@ -198,7 +198,7 @@ impl BreakerState {
 
 impl BreakerPermit {
     /// Reports the outcome of the call.
-    pub(crate) fn end(mut self, failure: Option<&Kind>, now: Instant) {
+    pub fn end(mut self, failure: Option<&Kind>, now: Instant) {
         // The upstream was not called, or did not end the call.
         if matches!(failure, Some(Kind::Busy | Kind::NoToken { .. } | Kind::AccessEnded)) {
             return;

@@ -193,7 +193,7 @@ fn findings_that_cannot_be_masked_are_denied() {
     let guard = guard(true, &["payment_card", "email"]);
     for arguments in [r#"{"bo@x.org":"a"}"#, r#"{"a":4111111111111111}"#] {
         let decision = guard.decide(&document(arguments), Texts::Arguments);
-        assert!(matches!(decision, Decision::Denied(_)), "{arguments}: {decision:?}");
+        assert!(matches!(decision, Decision::Denied { .. }), "{arguments}: {decision:?}");
     }
     let data = document(r#"{"type":"image","data":"bo@x.org"}"#);
     assert!(matches!(guard.decide(&data, Texts::Arguments), Decision::Masked(..)));
@@ -249,7 +249,7 @@ proptest! {
         let after = match guard.decide(&document(&value.to_string()), Texts::Content) {
             Decision::Allowed => value.clone(),
             Decision::Masked(_, document) => serde_json::from_str(document.json().text()).unwrap(),
-            Decision::Denied(_) => panic!("a mask denies no text"),
+            Decision::Denied { .. } => panic!("a mask denies no text"),
         };
         let masked: Vec<_> = texts.iter().map(|text| masked(text, &guard.find(text))).collect();
         prop_assert_eq!(after, serde_json::json!({"messages": masked}));
