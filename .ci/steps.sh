@@ -121,6 +121,9 @@ run_skill_packages() {
     environment tests/skill_peers/.venv tests/neighbours/requirements-fastmcp.txt
 }
 
+beside network presidio "runtimes" "installs Presidio"
+run_presidio() { environment tests/guard_hooks/.venv tests/guard_hooks/requirements.txt; }
+
 beside network packers "runtimes" "installs what packs wheels"
 run_packers() { (. packaging/lib.sh && python_tools); }
 
@@ -302,6 +305,11 @@ step neighbours "build neighbour_peers" "other gateways before and behind it: wh
 run_neighbours() {
     use_node
     tests/neighbours/.venv-fastmcp/bin/python tests/neighbours/run.py "$binary"
+}
+
+step guard_hooks "build presidio" "hooks of guards: Presidio, and a moderation model that is scripted"
+run_guard_hooks() {
+    tests/guard_hooks/.venv/bin/python tests/guard_hooks/run.py "$binary"
 }
 
 step skill_peers "skill_packages" "hosts and servers of skills, and the suite's scenarios for these"
