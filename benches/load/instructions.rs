@@ -111,10 +111,12 @@ const PAGES: usize = 8_000;
 /// reader.
 const PAGE: usize = 100;
 
-/// Limits on the cost of approvals and of what is passed through: a count, that of a call without
-/// them, and the fraction by which it may be higher.
-const LIMITED: [(&str, &str, f64); 4] = [
+/// Limits on the cost of approvals, of guards and of what is passed through: a count, that of a
+/// call without them, and the fraction by which it may be higher.
+const LIMITED: [(&str, &str, f64); 6] = [
     ("tool call, bare", "get, bare", 0.3),
+    ("get, guarded arguments", "get, bare", 0.05),
+    ("get, guarded, approved text", "get, approved text", 0.05),
     ("get, approved text", "get, bare", 0.05),
     ("get, approved template", "get, bare", 0.06),
     ("page of 10,000, approved", "page of 10,000, bare", 0.05),
@@ -204,7 +206,7 @@ async fn count() -> BTreeMap<String, u64> {
     counts
 }
 
-/// Counts a get of an approved text, and lists of ten thousand prompts with approvals and without.
+/// Counts gets of approved texts and with guards, and lists of ten thousand prompts with approvals and without.
 async fn count_approved(
     collector: SocketAddr,
     scripted: &Upstreams,
@@ -217,6 +219,10 @@ async fn count_approved(
     let approved_text = format!(
         "{enforced}[[approvals.probes]]\nprompt = \"u3__p-00007\"\narguments = {{ text = \"{NUMBER}\" }}\n"
     );
+    let guards = "[[guards]]\nname = \"secrets\"\non = [\"arguments\", \"results\"]\nmode = \"enforce\"\n\
+                  deny = [\"private_key\", \"cloud_token\", \"code_token\"]\n";
+    let guarded_text = format!("{approved_text}{guards}");
+    let guarded = guards.replace(", \"results\"", "");
     // A prompt that needs an argument is not asked for its text here: forty thousand gets under
     // callgrind would take half an hour. Both lists are the same, byte for byte.
     let mut overlaid = "[defaults]\napproval_probes = false\n".to_owned();
@@ -232,6 +238,8 @@ async fn count_approved(
     for (row, upstreams, approvals, probes, counted) in [
         ("get, approved text", scripted, &*approved_text, probes + 2, Counted::Get),
         ("get, approved template", scripted, enforced, probes, Counted::Get),
+        ("get, guarded arguments", scripted, &*guarded, 0, Counted::Get),
+        ("get, guarded, approved text", scripted, &*guarded_text, probes + 2, Counted::Get),
         ("page of 10,000, bare", &many, &*overlaid, 0, Counted::List),
         ("page of 10,000, approved", &many, &*approved, 0, Counted::List),
     ] {
