@@ -355,7 +355,7 @@ impl Egress {
 ///
 /// # Errors
 /// Another status than 200 or 201, an encoding, or a larger or broken body.
-pub async fn read_body(response: Response<Incoming>, most: usize) -> Result<Bytes, FetchError> {
+pub async fn read_body(response: Response<ResponseBody>, most: usize) -> Result<Bytes, FetchError> {
     let status = response.status();
     if status.is_success() {
         check_encoding(response.headers()).map_err(FetchError::Broken)?;
