@@ -16,8 +16,7 @@ pub(crate) struct Statement {
     pub seq: u64,
     /// The head of the hash chain.
     pub mac: Mac,
-    /// `None` in the logs of releases that did not have them.
-    pub digests: Option<LogDigests>,
+    pub digests: LogDigests,
 }
 
 /// Running SHA-256 digests of a log.
@@ -42,7 +41,7 @@ pub(crate) struct Checkpoint {
 impl Statement {
     /// States the present content of a log.
     pub(crate) fn of(head: &Head, segment: u64, headers: Digest) -> Self {
-        let digests = Some(LogDigests { lines: head.lines, segment, headers });
+        let digests = LogDigests { lines: head.lines, segment, headers };
         Self { seq: head.seq, mac: head.mac, digests }
     }
 
@@ -54,16 +53,11 @@ impl Statement {
 
     /// Returns the text that the signature covers (docs/audit.md).
     fn text(&self, instance: &str) -> String {
-        let Self { seq, mac, digests } = self;
-        let mac = hex(mac);
-        match digests {
-            None => format!("promptgate audit checkpoint v1\n{instance}\n{seq}\n{mac}"),
-            Some(LogDigests { lines, segment, headers }) => format!(
-                "promptgate audit checkpoint v2\n{instance}\n{seq}\n{mac}\n{}\n{segment}\n{}",
-                hex(lines),
-                hex(headers)
-            ),
-        }
+        let Self { seq, mac, digests: LogDigests { lines, segment, headers } } = self;
+        let [mac, lines, headers] = [mac, lines, headers].map(|digest| hex(digest));
+        format!(
+            "promptgate audit checkpoint v2\n{instance}\n{seq}\n{mac}\n{lines}\n{segment}\n{headers}"
+        )
     }
 }
 
@@ -76,14 +70,13 @@ impl Checkpoint {
     /// Returns the record of the checkpoint.
     pub(crate) fn event(&self) -> AuditEvent {
         let Statement { seq, mac, digests } = &self.statement;
-        let mut event = AuditEvent::new("checkpoint").number("count", *seq).text("head", &hex(mac));
-        if let Some(LogDigests { lines, segment, headers }) = digests {
-            event = event
-                .text("lines", &hex(lines))
-                .number("segment", *segment)
-                .text("headers", &hex(headers));
-        }
-        event.text("signature", &self.signature)
+        AuditEvent::new("checkpoint")
+            .number("count", *seq)
+            .text("head", &hex(mac))
+            .text("lines", &hex(&digests.lines))
+            .number("segment", digests.segment)
+            .text("headers", &hex(&digests.headers))
+            .text("signature", &self.signature)
     }
 
     /// Reads the members of a checkpoint; `None` if there is none.
@@ -92,13 +85,10 @@ impl Checkpoint {
         text: impl Fn(&str) -> Option<String>,
     ) -> Option<Self> {
         let digest = |name| from_hex(&text(name)?);
-        let digests = match (text("lines"), text("headers")) {
-            (None, None) => None,
-            _ => Some(LogDigests {
-                lines: digest("lines")?,
-                segment: number("segment")?,
-                headers: digest("headers")?,
-            }),
+        let digests = LogDigests {
+            lines: digest("lines")?,
+            segment: number("segment")?,
+            headers: digest("headers")?,
         };
         let statement = Statement { seq: number("count")?, mac: digest("head")?, digests };
         Some(Self { statement, signature: text("signature")? })

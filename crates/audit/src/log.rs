@@ -116,18 +116,14 @@ impl Log {
             syncing_signed: 0,
             abandon_reason: None,
             last_checkpoint: LastCheckpoint { seq: recovered.head.seq, at: stamp.up },
-            headers: recovered.headers.unwrap_or_default(),
+            headers: recovered.headers,
         };
-        if recovered.is_closed {
+        if recovered.is_closed || recovered.number == 0 {
             log.start_segment(stamp)?;
-        } else if recovered.number > 0 {
+        } else {
             let segment = log.folder.reopen(&segment_name(recovered.number))?;
             segment.pending_sync()?.run()?;
             log.segment = Some(segment);
-        }
-        if recovered.headers.is_none() && !recovered.is_closed {
-            // The first segment, or the first one with digests.
-            log.start_segment(stamp)?;
         }
         Ok(log)
     }
@@ -401,7 +397,7 @@ impl Log {
             previous: self.durable.head,
             name: if self.number == 0 { String::new() } else { segment_name(self.number) },
             bytes: self.durable.bytes,
-            headers: Some(self.headers),
+            headers: self.headers,
             abandoned: self.abandon_reason.clone(),
         };
         let mut content = header.write(now, &self.keys);

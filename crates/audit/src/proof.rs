@@ -26,8 +26,8 @@ pub struct Proof {
     pub checkpoint: String,
 }
 
-/// Proves the record `seq` of the log in a folder; `None` if the log does not have the record, or
-/// was written by a release without digests. Reads the segment of the record.
+/// Proves the record `seq` of the log in a folder; `None` if the log does not have the record. Reads
+/// the segment of the record.
 ///
 /// # Errors
 /// When a segment cannot be read.
@@ -40,7 +40,7 @@ pub fn prove(folder: &Path, seq: u64) -> io::Result<Option<Proof>> {
         }
         begin = Some(header);
     }
-    let Some(header) = begin.filter(|header| header.headers.is_some()) else { return Ok(None) };
+    let Some(header) = begin else { return Ok(None) };
     let mut proof = Proof { instance: header.instance, ..Proof::default() };
     // The last record that was read, and the running digest up to it.
     let mut last = header.previous.seq;

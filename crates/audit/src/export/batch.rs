@@ -144,7 +144,7 @@ mod tests {
             let zero = "0".repeat(64);
             line(&format!(
                 "\"segment\":{number},\"after\":{after},\"after_mac\":\"{zero}\",\"previous\":\"\",\
-                 \"previous_bytes\":0"
+                 \"previous_bytes\":0,\"after_lines\":\"{zero}\",\"after_headers\":\"{zero}\""
             ))
         };
         let record = |seq| line(&format!("\"seq\":{seq}"));

@@ -58,7 +58,7 @@ impl Log {
             previous: self.head,
             name: String::new(),
             bytes: 0,
-            headers: None,
+            headers: [0; 32],
             abandoned: None,
         };
         self.append(&header.write(self.stamp(), &self.keys));

@@ -2,8 +2,6 @@
 //! continues. The header is not a record and has no sequence number, so that lines can be written
 //! again to a different segment unchanged.
 
-use std::fmt::Write as _;
-
 use crate::keys::{Digest, Keys};
 use crate::record::{Head, RecordLine, Stamp, end_line, write_text};
 use base::seal::hex::{from_hex, hex};
@@ -20,9 +18,8 @@ pub(crate) struct SegmentHeader {
     pub name: String,
     /// The length of the segment before up to that record, in bytes.
     pub bytes: u64,
-    /// The running digest of the headers of all segments before; `None` in segments of releases
-    /// that did not have digests.
-    pub headers: Option<Digest>,
+    /// The running digest of the headers of all segments before.
+    pub headers: Digest,
     /// The reason why the segment before was abandoned: its content beyond `bytes` does not count.
     pub abandoned: Option<String>,
 }
@@ -37,15 +34,13 @@ impl SegmentHeader {
         let time = humantime::format_rfc3339_micros(stamp.wall);
         let mut text = format!(
             "{{\"segment\":{number},\"time\":\"{time}\",\"instance\":\"{instance}\",\"after\":{},\
-             \"after_mac\":\"{}\",\"previous\":\"{name}\",\"previous_bytes\":{bytes}",
+             \"after_mac\":\"{}\",\"previous\":\"{name}\",\"previous_bytes\":{bytes},\
+             \"after_lines\":\"{}\",\"after_headers\":\"{}\"",
             previous.seq,
-            hex(&previous.mac)
+            hex(&previous.mac),
+            hex(&previous.lines),
+            hex(headers)
         );
-        if let Some(headers) = headers {
-            let lines = hex(&previous.lines);
-            let _ =
-                write!(text, ",\"after_lines\":\"{lines}\",\"after_headers\":\"{}\"", hex(headers));
-        }
         if let Some(reason) = abandoned {
             text.push_str(",\"abandoned\":");
             write_text(reason, MAX_REASON, &mut text);
@@ -58,16 +53,16 @@ impl SegmentHeader {
 
     /// Reads a line of [`SegmentHeader::write`]; `None` if it is not a header.
     pub(crate) fn read(line: &RecordLine<'_>) -> Option<Self> {
-        let digest = |name| line.string(name).and_then(|text| from_hex(&text));
+        let digest = |name| from_hex(&line.string(name)?);
         Some(Self {
             number: line.number("segment")?,
             instance: line.string("instance")?,
             previous: Head {
                 seq: line.number("after")?,
-                mac: from_hex(&line.string("after_mac")?)?,
-                lines: digest("after_lines").unwrap_or_default(),
+                mac: digest("after_mac")?,
+                lines: digest("after_lines")?,
             },
-            headers: digest("after_headers"),
+            headers: digest("after_headers")?,
             name: line.string("previous")?,
             bytes: line.number("previous_bytes")?,
             abandoned: line.string("abandoned"),
@@ -93,7 +88,7 @@ mod tests {
             number: 7,
             instance: "0a".into(),
             previous: Head { seq: 12, mac: [3; 32], lines: [4; 32] },
-            headers: Some([5; 32]),
+            headers: [5; 32],
             name: "audit-00000006.jsonl".into(),
             bytes: 99,
             abandoned: Some("no \"space\"\n".into()),

@@ -26,9 +26,8 @@ pub(crate) struct Recovered {
     pub bytes: u64,
     /// Whether the last segment is closed, because the one after it was taken away.
     pub is_closed: bool,
-    /// The running digest of the headers; `None` if there is no segment, or the last one has no
-    /// digests.
-    pub headers: Option<Digest>,
+    /// The running digest of the headers.
+    pub headers: Digest,
     /// Bytes after the last complete record, which were moved to a `.torn` file.
     pub torn: u64,
     /// Files with names of segments that are not segments, which were renamed.
@@ -63,7 +62,7 @@ pub(crate) fn recover(folder: &LogFolder, keys: &Keys) -> io::Result<Recovered> 
             number: 0,
             bytes: 0,
             is_closed: false,
-            headers: None,
+            headers: Digest::default(),
             torn: 0,
             aside,
         });
@@ -93,10 +92,9 @@ pub(crate) fn recover(folder: &LogFolder, keys: &Keys) -> io::Result<Recovered> 
     let mut lines =
         SegmentLines { reader: BufReader::with_capacity(READ, file.take(end)), line: Vec::new() };
     let first = lines.next()?.unwrap_or_default();
-    let headers = header.headers.map(|before| next_digest(&before, first));
-    // The digests of a log of an earlier release begin at zero with its next segment.
-    let mut digest = headers.map_or_else(Digest::default, |_| header.previous.lines);
-    while let Some(line) = headers.and(lines.next()?) {
+    let headers = next_digest(&header.headers, first);
+    let mut digest = header.previous.lines;
+    while let Some(line) = lines.next()? {
         digest = next_digest(&digest, line);
     }
     let head = last.unwrap_or(header.previous);

@@ -61,9 +61,8 @@ pub struct VerificationReport {
     pub unknown: Vec<u64>,
     /// The last record that a checkpoint of the log covers.
     pub checkpoint: Option<u64>,
-    /// The records whose every line is the signed one; `None` without a key, and in logs of
-    /// releases whose checkpoints do not sign the lines. The range begins with the first segment
-    /// that has digests.
+    /// The records whose every line is the signed one; `None` without a key. The range begins with
+    /// the first segment.
     pub signed: Option<RangeInclusive<u64>>,
     /// The size of the lines in abandoned segments that were written again elsewhere, in bytes:
     /// only the secret verifies them.

@@ -24,7 +24,7 @@ pub(super) struct Verifier {
     pub report: VerificationReport,
     /// The last record that was read, or the one that the first header names.
     pub head: Option<Head>,
-    /// The running digests; `None` before the first header that has them.
+    /// The running digests; `None` before the first header.
     running: Option<RunningDigests>,
     /// The running digests of the headers, by segment.
     headers: HashMap<u64, Digest>,
@@ -37,8 +37,6 @@ pub(super) struct Verifier {
     found: Vec<Option<FoundRecord>>,
     /// The first record that the digests cover.
     digests_from: u64,
-    /// Whether a segment without digests was read, from a release that did not write digests.
-    had_none: bool,
     /// Whether a kept checkpoint belongs to this log.
     has_own_checkpoint: bool,
     /// The last record that `segment_removed` names, among all lines and among the signed lines.
@@ -46,8 +44,6 @@ pub(super) struct Verifier {
     removed_signed: u64,
     /// Segments that were not read between others that were.
     gaps: Vec<SegmentGap>,
-    /// Whether the header of the present segment is not known.
-    is_within: bool,
 }
 
 /// Segments that were not read.
@@ -85,12 +81,10 @@ impl Verifier {
             open: HashMap::new(),
             found,
             digests_from: 0,
-            had_none: false,
             has_own_checkpoint: false,
             removed: 0,
             removed_signed: 0,
             gaps: Vec::new(),
-            is_within: false,
         }
     }
 
@@ -164,7 +158,6 @@ impl Verifier {
         self.report.last = seq;
         self.report.records = 1;
         self.head = Some(Head { seq, mac: line.mac, ..Head::default() });
-        self.is_within = true;
     }
 
     /// Verifies a record, with its line feed, of the segment in which the verification began.
@@ -249,36 +242,25 @@ impl Verifier {
         if header.instance != self.instance {
             self.report_mistake(None, "the segment belongs to another log");
         }
-        self.is_within = false;
         self.continue_digests(&header, text);
         self.head = Some(header.previous);
     }
 
-    /// Continues the running digests with a header. The first one that has digests says where they
-    /// begin: at zero if segments without digests come before it.
+    /// Continues the running digests with a header. The first one says where they begin.
     fn continue_digests(&mut self, header: &SegmentHeader, text: &[u8]) {
-        let stated =
-            header.headers.map(|headers| RunningDigests { lines: header.previous.lines, headers });
-        let expected = match (self.running, self.had_none) {
-            (Some(running), _) => Some(running),
-            (None, true) => stated.map(|_| RunningDigests::default()),
-            (None, false) => stated,
-        };
-        if stated != expected {
+        let stated = RunningDigests { lines: header.previous.lines, headers: header.headers };
+        if self.running.is_some_and(|running| running != stated) {
             self.report_mistake(
                 None,
                 "the header does not continue the lines and headers before it",
             );
         }
-        self.had_none |= stated.is_none();
         if self.running.is_none() {
             self.digests_from = header.previous.seq + 1;
         }
-        self.running = stated.or(self.running).map(|running| {
-            let headers = next_digest(&running.headers, text);
-            self.headers.insert(header.number, headers);
-            RunningDigests { headers, ..running }
-        });
+        let headers = next_digest(&stated.headers, text);
+        self.headers.insert(header.number, headers);
+        self.running = Some(RunningDigests { headers, ..stated });
     }
 
     /// Verifies a record; `text` is its line with the line feed.
@@ -348,8 +330,8 @@ impl Verifier {
                 Some(seq),
                 "the signature of the checkpoint was not made with this log's key",
             );
-        } else if let Some(digests) = statement.digests {
-            self.signed_lines(seq, statement.seq, digests);
+        } else {
+            self.signed_lines(seq, statement.seq, statement.digests);
         }
         self.report.checkpoint = Some(statement.seq);
     }
@@ -357,15 +339,8 @@ impl Verifier {
     /// Compares the lines that were read with the lines up to the record `through` that a
     /// checkpoint, the record `seq`, has signed.
     fn signed_lines(&mut self, seq: u64, through: u64, digests: LogDigests) {
-        let Some(running) = &mut self.running else {
-            if self.is_within {
-                return;
-            }
-            return self.report_mistake(
-                Some(seq),
-                "the checkpoint signs lines, but no header has digests",
-            );
-        };
+        // Within a segment whose header is not known, there are none to compare.
+        let Some(running) = &mut self.running else { return };
         let is_same = running.lines == digests.lines
             && self.headers.get(&digests.segment) == Some(&digests.headers);
         // Later lines are compared with the signed digest, so that one change is reported once.
@@ -477,11 +452,12 @@ impl Verifier {
         }
         match found {
             Some(found) if found.mac == mac => {
-                let is_changed = |(kept, running): (LogDigests, RunningDigests)| {
-                    let headers = self.headers.get(&kept.segment);
-                    kept.lines != running.lines || headers.is_some_and(|read| *read != kept.headers)
+                let headers = self.headers.get(&digests.segment);
+                let is_changed = |running: RunningDigests| {
+                    digests.lines != running.lines
+                        || headers.is_some_and(|read| *read != digests.headers)
                 };
-                if digests.zip(found.running).is_some_and(is_changed) {
+                if found.running.is_some_and(is_changed) {
                     self.report_mistake(
                         Some(seq),
                         "a line up to this record, or a header, is not the one that a kept checkpoint has signed",
@@ -555,7 +531,8 @@ mod tests {
     fn d1_a_line_that_is_completed_during_the_verification_is_not_reported() {
         let whole = "{\"segment\":1,\"time\":\"t\",\"instance\":\"i\",\"after\":0,\"after_mac\":\"";
         let whole = format!(
-            "{whole}{0}\",\"previous\":\"\",\"previous_bytes\":0,\"mac\":\"{0}\"}}\n",
+            "{whole}{0}\",\"previous\":\"\",\"previous_bytes\":0,\"after_lines\":\"{0}\",\
+             \"after_headers\":\"{0}\",\"mac\":\"{0}\"}}\n",
             "0".repeat(64)
         );
         let parts = vec![whole.as_bytes(), b"{\"seq\":1,", b"", b"\"x\":1}\n"];
