@@ -1,14 +1,14 @@
 //! The reloads of the configuration since the start.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::SystemTime;
 
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
 use super::documents::ReloadCounts;
-use base::platform::wall_clock;
+use base::platform::{Locked, wall_clock};
 
 /// The start time of the gateway, and the outcomes of its reloads.
 pub struct Reloads {
@@ -78,7 +78,7 @@ impl Reloads {
     /// Counts an applied configuration. The keys in `needs_restart` were not applied; the
     /// protections in `removed` are no longer there.
     pub fn applied(&self, needs_restart: &[&'static str], removed: Vec<&'static str>) {
-        let mut state = self.lock();
+        let mut state = self.state.locked();
         state.keep("applied", Vec::new());
         state.applied += 1;
         state.last = Some(wall_clock());
@@ -90,7 +90,7 @@ impl Reloads {
     /// Counts a rejected configuration. `why` has one mistake on each line; `held` is the digest of
     /// a file that an operator may accept.
     pub fn rejected(&self, why: String, held: Option<String>) {
-        let mut state = self.lock();
+        let mut state = self.state.locked();
         state.rejected += 1;
         state.keep("rejected", why.lines().map(str::to_owned).collect());
         state.last = Some(wall_clock());
@@ -99,7 +99,7 @@ impl Reloads {
 
     /// Notes that the file is again the one of the configuration in use, after it was rejected.
     pub fn restored(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.locked();
         state.keep("restored", Vec::new());
         state.last = Some(wall_clock());
         (state.mistakes, state.held) = (None, None);
@@ -108,7 +108,7 @@ impl Reloads {
     /// Requests a reload, and accepts the file of this digest. Resolves when it is done.
     pub(super) fn request(&self, accept: Option<String>) -> impl Future<Output = ()> + use<> {
         let (waiting, done) = oneshot::channel();
-        let mut state = self.lock();
+        let mut state = self.state.locked();
         state.request.accepted = accept.or(state.request.accepted.take());
         state.request.waiting.push(waiting);
         drop(state);
@@ -126,29 +126,29 @@ impl Reloads {
 
     /// Takes the requests for a reload.
     pub fn take_requested(&self) -> RequestedReload {
-        std::mem::take(&mut self.lock().request)
+        std::mem::take(&mut self.state.locked().request)
     }
 
     /// Returns the last reloads, the newest first.
     pub(super) fn history(&self) -> Vec<Reload> {
-        self.lock().history.iter().rev().cloned().collect()
+        self.state.locked().history.iter().rev().cloned().collect()
     }
 
     /// Returns the mistakes of the newest configuration, if it was rejected.
     pub(super) fn mistakes(&self) -> Vec<String> {
-        let state = self.lock();
+        let state = self.state.locked();
         state.mistakes.iter().flat_map(|why| why.lines()).map(str::to_owned).collect()
     }
 
     /// Returns the keys whose values in the file need a restart.
     pub(super) fn needs_restart(&self) -> Vec<&'static str> {
-        self.lock().needs_restart.clone()
+        self.state.locked().needs_restart.clone()
     }
 
     /// Returns the member `reloads` of `/api/v1/status`.
     pub(crate) fn counts(&self) -> ReloadCounts {
         let mistakes = self.mistakes();
-        let state = self.lock();
+        let state = self.state.locked();
         ReloadCounts {
             applied: state.applied,
             rejected: state.rejected,
@@ -158,10 +158,6 @@ impl Reloads {
             needs_restart: state.needs_restart.clone(),
             removed: state.removed.clone(),
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, ReloadState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -12,7 +12,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
@@ -22,7 +22,7 @@ use tokio::time::timeout;
 
 use super::log::{Gap, LogSettings};
 use super::record::{AuditEvent, MAX_LINE, Stamp};
-use base::platform::{Condvar, yield_now};
+use base::platform::{Condvar, Locked, yield_now};
 use domain::calls::fair_share::{FairShare, Holder};
 
 /// The queue, shared by all producers and the writer.
@@ -227,41 +227,41 @@ impl Queue {
     /// Returns the bytes of the waiting records, and the `up` stamp of the oldest one, which the
     /// writer may have taken.
     pub(super) fn waiting(&self) -> (usize, Option<Duration>) {
-        let state = self.lock();
+        let state = self.state.locked();
         (state.bytes(), state.oldest())
     }
 
     /// Whether the log cannot be written at present: writing fails, or takes too long. `up` is the
     /// present time, as stamps have it.
     pub(super) fn is_down_at(&self, up: Duration) -> bool {
-        self.lock().is_down_at(up)
+        self.state.locked().is_down_at(up)
     }
 
     /// Returns the size of all segments, and the size at which records are refused; in bytes.
     pub(super) fn size(&self) -> (u64, Option<u64>) {
-        let state = self.lock();
+        let state = self.state.locked();
         let LogSettings { keep_size, refuses_when_full, .. } = state.settings.log;
         (state.size, refuses_when_full.then_some(keep_size))
     }
 
     /// Takes over the size of all segments.
     pub(super) fn set_size(&self, size: u64) {
-        self.lock().size = size;
+        self.state.locked().size = size;
     }
 
     /// Returns the time after which a record that waits counts as not written.
     pub(super) fn timeout(&self) -> Duration {
-        self.lock().settings.timeout
+        self.state.locked().settings.timeout
     }
 
     /// Returns the interval of the regular verification.
     pub(super) fn verify_every(&self) -> Duration {
-        self.lock().settings.verify_every
+        self.state.locked().settings.verify_every
     }
 
     /// Replaces the settings, and hands them to the writer.
     pub(super) fn reconfigure(&self, settings: WriterSettings) {
-        let mut state = self.lock();
+        let mut state = self.state.locked();
         state.calls.resize(settings.limit, settings.call_share());
         state.settings = settings;
         state.settings_changed = true;
@@ -272,7 +272,7 @@ impl Queue {
 
     /// Whether calls continue unrecorded while the log is down.
     pub(super) fn degrades(&self) -> bool {
-        self.lock().settings.degrades
+        self.state.locked().settings.degrades
     }
 
     /// Adds a record that `holder` waits for, and right before it the record `before`: both or
@@ -285,7 +285,7 @@ impl Queue {
         event: AuditEvent,
         stamp: Stamp,
     ) -> Result<Option<PendingRecord>, RecordRefused> {
-        let mut state = self.lock();
+        let mut state = self.state.locked();
         let degrades = state.settings.degrades;
         let is_down = state.is_down_at(stamp.up);
         if state.closed || (is_down && !degrades) {
@@ -316,7 +316,7 @@ impl Queue {
     /// Takes the turn for a caller, with all records that wait. Returns `None` if there are none,
     /// or another holder has the turn: that holder takes them.
     pub(super) fn take_turn(&self) -> Option<Vec<QueueEntry>> {
-        let mut state = self.lock();
+        let mut state = self.state.locked();
         if state.turn != Turn::Free || state.entries.is_empty() {
             if state.turn == Turn::Caller {
                 state.lone_turns = 0;
@@ -338,7 +338,7 @@ impl Queue {
     /// Ends a part of the turn of a caller. Returns the records that wait by now, with which the
     /// turn goes on; `None` once it has ended.
     pub(super) fn end_turn(&self, end: TurnEnd) -> Option<Vec<QueueEntry>> {
-        let mut state = self.lock();
+        let mut state = self.state.locked();
         state.taken_since = None;
         state.is_for_callers &= end == TurnEnd::ByCallers;
         state.is_thread_due |= end == TurnEnd::ThreadDue;
@@ -354,7 +354,7 @@ impl Queue {
 
     /// Puts records that a caller could not write back at the front.
     pub(super) fn put_back(&self, entries: Vec<QueueEntry>) {
-        let mut state = self.lock();
+        let mut state = self.state.locked();
         let later = state.take_entries();
         entries.into_iter().chain(later).for_each(|entry| state.push(entry));
         state.debug_assert_invariants();
@@ -362,7 +362,7 @@ impl Queue {
 
     /// Wakes the thread for records whose callers are gone.
     pub(super) fn wake_for_waiting(&self) {
-        let state = self.lock();
+        let state = self.state.locked();
         if !state.entries.is_empty() {
             self.wake(state);
         }
@@ -370,7 +370,7 @@ impl Queue {
 
     /// Adds a note. Without room only its kind is counted.
     pub(super) fn note(&self, event: AuditEvent, stamp: Stamp) {
-        let mut state = self.lock();
+        let mut state = self.state.locked();
         if state.note_bytes + event.size() <= state.settings.limit / NOTES {
             state.push(QueueEntry { before: None, event, stamp, room: Room::Note, written: None });
         } else {
@@ -384,7 +384,7 @@ impl Queue {
     /// Adds the end of a call or stream whose start is on record. In refuse mode the end always
     /// fits: no call starts without a record.
     pub(super) fn end(&self, event: AuditEvent, stamp: Stamp) {
-        let mut state = self.lock();
+        let mut state = self.state.locked();
         if state.settings.degrades && state.end_bytes + event.size() > state.settings.limit {
             state.miss(1, stamp);
         } else {
@@ -396,21 +396,21 @@ impl Queue {
 
     /// Reports the outcome of a sync to the writer.
     pub(super) fn sync_finished(&self, result: io::Result<()>) {
-        let mut state = self.lock();
+        let mut state = self.state.locked();
         state.sync_outcome = Some(result);
         self.wake(state);
     }
 
     /// Ends the writer once every waiting record is written, however long that takes.
     pub(super) fn drain(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.locked();
         state.draining = true;
         self.wake(state);
     }
 
     /// Ends the writer after one more try to write, even if records are lost.
     pub(super) fn close(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.locked();
         state.closing = true;
         self.wake(state);
     }
@@ -422,14 +422,14 @@ impl Queue {
 
     /// Whether the writer has ended.
     pub(super) fn is_closed(&self) -> bool {
-        self.lock().closed
+        self.state.locked().closed
     }
 
     /// Ends the turn of the thread, and blocks it until there is work, or for `timeout`, and it has
     /// the turn again.
     pub(super) fn wait(&self, timeout: Duration, intake: Intake) -> Work {
         {
-            let mut state = self.lock();
+            let mut state = self.state.locked();
             state.taken_since = None;
             state.turn = Turn::Free;
             state.is_for_callers = intake == Intake::ByCallers;
@@ -441,7 +441,7 @@ impl Queue {
         // Yields first: the thread would otherwise take the core of a thread that serves calls, to
         // write a single record.
         yield_now();
-        self.lock().is_thread_due = true;
+        self.state.locked().is_thread_due = true;
         let mut state = loop {
             let state = self.wait_while(LONG, |state| state.turn == Turn::Caller);
             if state.turn != Turn::Caller {
@@ -503,7 +503,7 @@ impl Queue {
     /// queue.
     pub(super) fn go_down(&self, unwritten: UnwrittenEntries) {
         let UnwrittenEntries { entries, omitted, missing } = unwritten;
-        let mut state = self.lock();
+        let mut state = self.state.locked();
         state.is_down = true;
         state.taken_since = None;
         let degrades = state.settings.degrades;
@@ -530,12 +530,12 @@ impl Queue {
 
     /// Marks the log as up again.
     pub(super) fn go_up(&self) {
-        self.lock().is_down = false;
+        self.state.locked().is_down = false;
     }
 
     /// Closes the queue after the writer has ended. Returns how many records were never written.
     pub(super) fn mark_closed(&self) -> u64 {
-        let mut state = self.lock();
+        let mut state = self.state.locked();
         state.closed = true;
         state.is_down = true;
         let waiting: u64 = state.take_entries().iter().map(QueueEntry::records).sum();
@@ -544,10 +544,6 @@ impl Queue {
         drop(state);
         self.end.notify_all();
         waiting + omitted + missing
-    }
-
-    fn lock(&self) -> MutexGuard<'_, QueueState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -790,7 +786,7 @@ mod tests {
             steps in prop::collection::vec((0..8_u8, 0..3_u8, 300..9_000_usize), 1..100),
         ) {
             let queue = queue();
-            let settings = queue.lock().settings.clone();
+            let settings = queue.state.locked().settings.clone();
             queue.reconfigure(WriterSettings { degrades, ..settings });
             let mut recorded = 0;
             let mut taken = 0;
@@ -841,7 +837,7 @@ mod tests {
     #[test]
     fn records_that_wait_too_long_count_as_not_written_until_the_writer_is_done() {
         let queue = queue();
-        let settings = queue.lock().settings.clone();
+        let settings = queue.state.locked().settings.clone();
         queue.reconfigure(WriterSettings { timeout: Duration::from_secs(5), ..settings });
         let at = |up| Stamp { up: Duration::from_secs(up), ..START };
         let submit = |up| queue.submit(&holder("a"), None, AuditEvent::new("test"), at(up));

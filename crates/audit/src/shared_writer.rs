@@ -1,12 +1,13 @@
 //! Shares the writer of a log between its callers and its thread: the queue gives the turn to one
 //! of them at a time.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use tracing::error;
 
 use super::queue::{Queue, TurnEnd};
 use super::writer::LogWriter;
+use base::platform::Locked;
 
 pub(super) struct SharedWriter {
     queue: Arc<Queue>,
@@ -48,7 +49,7 @@ impl SharedWriter {
                 break;
             }
         }
-        let last = self.lock().take();
+        let last = self.writer.locked().take();
         if let Some(writer) = last {
             writer.finish();
         }
@@ -73,7 +74,7 @@ impl SharedWriter {
             return;
         };
         let _close_on_panic = CloseOnPanic(&self.queue);
-        let mut writer = self.lock();
+        let mut writer = self.writer.locked();
         let Some(writer) = writer.as_mut() else { return };
         for written in 1.. {
             let end = match writer.write_for_callers(group) {
@@ -88,10 +89,6 @@ impl SharedWriter {
     }
 
     fn with<T>(&self, act: impl FnOnce(&mut LogWriter) -> T) -> Option<T> {
-        self.lock().as_mut().map(act)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<LogWriter>> {
-        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
+        self.writer.locked().as_mut().map(act)
     }
 }

@@ -3,12 +3,12 @@
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::queue::Queue;
 use super::segments::folder::PendingSync;
-use base::platform::{Condvar, spawn_thread};
+use base::platform::{Condvar, Locked, spawn_thread};
 
 /// A handle on the thread, which ends when the handle is dropped.
 pub(super) struct SyncThread {
@@ -57,7 +57,7 @@ impl SyncThread {
 
     /// Hands a sync to the thread.
     pub(super) fn sync(&self, job: PendingSync) -> io::Result<()> {
-        let mut state = self.jobs.lock();
+        let mut state = self.jobs.state.locked();
         if state.is_over || state.next.is_some() {
             return Err(ended());
         }
@@ -76,12 +76,8 @@ impl Drop for SyncThread {
 
 impl Jobs {
     fn end(&self) {
-        self.lock().is_over = true;
+        self.state.locked().is_over = true;
         self.changed.notify_all();
-    }
-
-    fn lock(&self) -> MutexGuard<'_, JobState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

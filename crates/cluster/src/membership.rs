@@ -1,8 +1,8 @@
 //! Membership: each replica publishes a heartbeat with the digests of its configuration and
 //! catalog.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
@@ -16,6 +16,7 @@ use tracing::{info, warn};
 use super::store::Push;
 use super::{ClusterMember, Relayed, ReplicaId};
 use audit::record::AuditEvent;
+use base::platform::Locked;
 use base::seal::{Sealer, TokenKind};
 use domain::calls::fair_share::Holder;
 use domain::time::backoff::{Backoff, jittered};
@@ -193,7 +194,7 @@ impl ClusterMember {
             self.beat(connection, &presence, 1).await
         });
         let (replicas, _) = beat.await?;
-        self.reconnecting().begin(&self.link.replicas.load(), Instant::now());
+        self.reconnecting.locked().begin(&self.link.replicas.load(), Instant::now());
         self.apply_heartbeat(&replicas);
         self.terminations.read_again();
         self.link.store.adopt(candidate);
@@ -229,7 +230,7 @@ impl ClusterMember {
         let mut known: Vec<_> = replicas.iter().filter_map(replica).collect();
         let unreadable = replicas.len() - known.len();
         {
-            let mut reconnecting = self.reconnecting();
+            let mut reconnecting = self.reconnecting.locked();
             reconnecting.retain_unheard(&known, now);
             known.extend(reconnecting.replicas.iter().cloned());
         }
@@ -262,10 +263,6 @@ impl ClusterMember {
         }
     }
 
-    fn reconnecting(&self) -> MutexGuard<'_, Reconnecting> {
-        self.reconnecting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Takes the messages of the channels, until `stop`.
     pub(super) async fn take_messages(
         self: Arc<Self>,
@@ -281,7 +278,7 @@ impl ClusterMember {
     }
 
     pub(super) fn note_down(&self) {
-        self.reconnecting().lost.get_or_insert_with(Instant::now);
+        self.reconnecting.locked().lost.get_or_insert_with(Instant::now);
         let why = self.link.store.failure();
         warn!(
             why,

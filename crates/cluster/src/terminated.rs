@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -13,6 +13,7 @@ use tokio::sync::Semaphore;
 
 use super::Link;
 use super::store::StoreUnavailable;
+use base::platform::Locked;
 use base::seal::{Sealer, TokenKind};
 use domain::calls::caller::Caller;
 use domain::calls::fair_share::Holder;
@@ -83,7 +84,7 @@ impl Terminations {
     pub async fn publish(&self, holder: &Holder, session: [u8; 16]) {
         let sealed = seal(&self.link.sealer.load(), holder, session);
         {
-            let mut unpublished = self.unpublished();
+            let mut unpublished = self.unpublished.locked();
             if unpublished.len() >= UNPUBLISHED {
                 unpublished.pop_front();
             }
@@ -108,13 +109,13 @@ impl Terminations {
     async fn publish_all(&self) {
         loop {
             let sessions: Vec<_> =
-                self.unpublished().iter().take(PUBLISHED_AT_ONCE).cloned().collect();
+                self.unpublished.locked().iter().take(PUBLISHED_AT_ONCE).cloned().collect();
             if sessions.is_empty() || self.publish_sessions(&sessions).await.is_err() {
                 return;
             }
             // The front of the queue may have changed meanwhile: another task may have published
             // sessions, or entries may have been dropped.
-            self.unpublished().retain(|unpublished| {
+            self.unpublished.locked().retain(|unpublished| {
                 !sessions.iter().any(|session| Arc::ptr_eq(session, unpublished))
             });
         }
@@ -149,10 +150,6 @@ impl Terminations {
         if let Some((last, _)) = news.last() {
             self.last.store(Arc::new(last.clone()));
         }
-    }
-
-    fn unpublished(&self) -> MutexGuard<'_, VecDeque<Arc<str>>> {
-        self.unpublished.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

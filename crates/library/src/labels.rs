@@ -3,9 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use super::files;
+use base::platform::Locked;
 use config::Transport;
 use config::labels::{
     DEFAULT_LABEL, LABELS_FILE, LATEST, LabelFile, LabelsMistake, MAX_LABELS_FILE,
@@ -80,7 +81,7 @@ impl LibraryLabels {
         has_versions: bool,
     ) -> (Option<LabelFile>, Option<String>) {
         let read = read_file(folder, LABELS_FILE, LabelFile::parse);
-        let mut last = self.last();
+        let mut last = self.last.locked();
         let (file, problem) = match read {
             Ok(Some(file)) => (Some(file), None),
             Ok(None) => match &last.file {
@@ -107,7 +108,7 @@ impl LibraryLabels {
     /// Reads `rollouts.toml`, and returns its mistake. The rollouts of an invalid file go on as
     /// they were.
     pub(super) fn read_rollouts(&self, folder: &Path) -> (StartedRollouts, Option<String>) {
-        let mut last = self.last();
+        let mut last = self.last.locked();
         let problem = match read_file(folder, ROLLOUTS_FILE, parse_started) {
             Ok(rollouts) => {
                 last.rollouts = rollouts.unwrap_or_default();
@@ -120,7 +121,7 @@ impl LibraryLabels {
 
     /// Returns the last valid file.
     pub(super) fn last_file(&self) -> LabelFile {
-        self.last().file.clone().unwrap_or_default()
+        self.last.locked().file.clone().unwrap_or_default()
     }
 
     /// Chooses the versions of the labels of one prompt. `file` is the result of
@@ -132,7 +133,7 @@ impl LibraryLabels {
         file: Option<&LabelFile>,
         misnamed: Option<&str>,
     ) -> PromptLabels {
-        let mut last = self.last();
+        let mut last = self.last.locked();
         let last = &mut *last;
         let file = file.or(last.file.as_ref());
         let Some(file) = file else { return self.unknown(numbers) };
@@ -210,10 +211,6 @@ impl LibraryLabels {
     fn unknown(&self, numbers: &BTreeSet<u32>) -> PromptLabels {
         let served = newest(numbers).filter(|_| self.label == LATEST);
         PromptLabels { served, ..PromptLabels::default() }
-    }
-
-    fn last(&self) -> MutexGuard<'_, LastLabels> {
-        self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

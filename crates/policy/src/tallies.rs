@@ -2,7 +2,7 @@
 //! counted and recorded once for each window, so that no client can fill the disk.
 
 use std::num::NonZeroUsize;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lru::LruCache;
@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use audit::Audit;
 use audit::record::AuditEvent;
+use base::platform::Locked;
 
 /// Counts occurrences by origin and kind. Pure: the clock is an argument.
 pub struct Tallies {
@@ -103,7 +104,7 @@ impl Tallies {
 
     /// Counts an occurrence; returns the records that are due.
     pub fn count(&self, occurrence: Occurrence, now: Instant) -> Vec<AuditEvent> {
-        let mut state = self.lock();
+        let mut state = self.state.locked();
         let mut events = state.turn(now);
         if let Some(tally) = state.tallies.get_mut(&occurrence) {
             tally.count += 1;
@@ -124,7 +125,7 @@ impl Tallies {
 
     /// Records that are due without a further occurrence.
     pub fn due(&self, now: Instant) -> Vec<AuditEvent> {
-        let mut state = self.lock();
+        let mut state = self.state.locked();
         let mut events = state.turn(now);
         let is_due = |tally: &Tally| now.duration_since(tally.recorded) >= WINDOW;
         let tallies = state.tallies.iter().filter(|(_, tally)| is_due(tally));
@@ -139,7 +140,7 @@ impl Tallies {
 
     /// All occurrences that were not recorded yet.
     pub fn rest(&self) -> Vec<AuditEvent> {
-        let mut state = self.lock();
+        let mut state = self.state.locked();
         let mut events = Vec::new();
         while let Some((occurrence, tally)) = state.tallies.pop_lru() {
             if tally.count > 0 {
@@ -148,10 +149,6 @@ impl Tallies {
         }
         events.extend(state.others());
         events
-    }
-
-    fn lock(&self) -> MutexGuard<'_, TallyState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -269,7 +266,7 @@ mod tests {
             told.extend(tallies.count(from(&address.to_string()), start));
         }
         assert_eq!(told.len(), RECORDS);
-        assert_eq!(tallies.lock().tallies.len(), TALLIES);
+        assert_eq!(tallies.state.locked().tallies.len(), TALLIES);
         for second in [9, 10, 20] {
             told.extend(tallies.due(start + Duration::from_secs(second)));
         }

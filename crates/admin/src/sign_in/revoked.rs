@@ -1,9 +1,10 @@
 //! Sessions that people have ended before they expired.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use super::session::SessionId;
+use base::platform::Locked;
 use domain::time::unix_time::UnixSeconds;
 
 /// The ended sessions of this process, each until it expires. Other replicas do not know them:
@@ -49,7 +50,7 @@ const MAX_PEOPLE: usize = 4_096;
 impl Revoked {
     /// Ends a session of a person.
     pub(super) fn insert(&self, person: &str, session: EndedSession, now: UnixSeconds) {
-        let mut ended = self.lock();
+        let mut ended = self.0.locked();
         if ended.of.len() >= MAX_PEOPLE && !ended.of.contains_key(person) {
             ended.of.retain(|_, own| own.expires.is_some_and(|expires| now < expires));
         }
@@ -62,13 +63,9 @@ impl Revoked {
 
     /// Returns whether the session of a person, which began at `began`, has ended.
     pub(super) fn contains(&self, person: &str, id: &SessionId, began: UnixSeconds) -> bool {
-        let ended = self.lock();
+        let ended = self.0.locked();
         ended.until.is_some_and(|until| began <= until)
             || ended.of.get(person).is_some_and(|own| own.contains(id, began))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, EndedSessions> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -119,7 +116,7 @@ mod tests {
         }
         assert!(has_ended(&revoked, "ada", ada));
         assert!(!has_ended(&revoked, "ada", open) && !has_ended(&revoked, "bob", ada));
-        assert_eq!(revoked.lock().of["eve"].sessions.len(), SHARE);
+        assert_eq!(revoked.0.locked().of["eve"].sessions.len(), SHARE);
     }
 
     #[test]
@@ -148,14 +145,14 @@ mod tests {
         revoked.insert("eve", session(900), NOW);
         assert!(has_ended(&revoked, "ada", ada) && has_ended(&revoked, "bob", session(1_000)));
         assert!(!has_ended(&revoked, "bob", session(1_001)));
-        assert_eq!(revoked.lock().of.len(), 1);
+        assert_eq!(revoked.0.locked().of.len(), 1);
 
         let revoked = Revoked::default();
         for index in 0..MAX_PEOPLE {
             revoked.insert(&index.to_string(), session(900), NOW);
         }
         revoked.insert("eve", session(1_999), UnixSeconds(2_000));
-        let left = revoked.lock();
+        let left = revoked.0.locked();
         assert_eq!((left.of.len(), left.until), (1, None));
     }
 }

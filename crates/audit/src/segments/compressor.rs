@@ -3,7 +3,7 @@
 use std::io::{self, Read, Write};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tracing::warn;
@@ -11,7 +11,7 @@ use tracing::warn;
 use crate::segments::folder::{compressed_name, segment_name, segment_numbers};
 use crate::segments::segment_reader::{BLOCK, compress_block};
 use base::platform::disk::{self, File, OpenOptions};
-use base::platform::{Condvar, spawn_thread};
+use base::platform::{Condvar, Locked, spawn_thread};
 
 /// A handle on the thread, which runs while there is something to compress. When it is dropped,
 /// the thread has ended, or hangs in the file system.
@@ -39,7 +39,7 @@ impl Compressor {
     /// Starts to compress all segments before `current`, once for each `current`. A segment that
     /// cannot be compressed stays readable, and is tried again with the next `current`.
     pub(crate) fn compress_before(&mut self, folder: &Path, current: u64) {
-        let mut is_running = self.work.lock();
+        let mut is_running = self.work.is_running.locked();
         if *is_running || self.current == current {
             return;
         }
@@ -63,18 +63,14 @@ impl Drop for Compressor {
     }
 }
 
-impl Work {
-    fn lock(&self) -> MutexGuard<'_, bool> {
-        self.is_running.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+impl Work {}
 
 /// The side of the thread; dropped at its end.
 struct Running(Arc<Work>);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        *self.0.lock() = false;
+        *self.0.is_running.locked() = false;
         self.0.ended.notify_all();
     }
 }

@@ -16,7 +16,7 @@ mod tests;
 use std::collections::HashSet;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::Audit;
-use base::platform::{blocking, wall_clock};
+use base::platform::{Locked, blocking, wall_clock};
 use follower::Follower;
 use index::{DAY, IndexSnapshot, is_damage};
 use query::{Rounding, Sums, UNKNOWN, secs};
@@ -92,7 +92,7 @@ impl GatewayUsage {
 
     /// Applies the configuration of the index; `None` without an index.
     pub fn configure(&self, config: Option<&config::Usage>) {
-        *lock(&self.wanted) = config.cloned();
+        *self.wanted.locked() = config.cloned();
         self.configured.notify_one();
     }
 
@@ -113,15 +113,15 @@ impl GatewayUsage {
         }
         let _ = blocking(move || {
             self.step(&audit, wall_clock());
-            lock(&self.history).close();
+            self.history.locked().close();
         })
         .await;
     }
 
     /// Reads a slice of the log; returns the time until the next one.
     fn step(&self, audit: &Audit, now: SystemTime) -> Duration {
-        let wanted = lock(&self.wanted).clone();
-        let mut history = lock(&self.history);
+        let wanted = self.wanted.locked().clone();
+        let mut history = self.history.locked();
         match history.step(audit, wanted, now) {
             Ok(true) => FOLLOW_INTERVAL,
             Ok(false) => Duration::ZERO,
@@ -218,7 +218,7 @@ impl GatewayUsage {
     fn unreadable(&self, error: &io::Error) {
         warn!(%error, "the usage index cannot be read");
         if is_damage(error) {
-            lock(&self.history).failed(error);
+            self.history.locked().failed(error);
         }
     }
 
@@ -251,7 +251,7 @@ impl GatewayUsage {
 
     /// Reads newer records by `until`, and returns a snapshot; `None` without an index.
     fn snapshot(&self, until: Instant) -> Option<UsageSnapshot> {
-        let mut history = lock(&self.history);
+        let mut history = self.history.locked();
         let follower = history.follower.as_mut()?;
         let snapshot = follower.catch_up(until).and_then(|at_end| {
             Ok(UsageSnapshot { index: follower.snapshot()?, is_behind: !at_end })
@@ -333,8 +333,4 @@ impl History {
         }
         self.failure = failure;
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

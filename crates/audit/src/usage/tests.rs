@@ -257,6 +257,6 @@ fn the_gateway_is_no_caller_that_a_limit_refused() {
 #[test]
 fn a_reload_does_not_wait_for_the_index() {
     let usage = GatewayUsage::default();
-    let _busy = lock(&usage.history);
+    let _busy = usage.history.locked();
     usage.configure(None);
 }

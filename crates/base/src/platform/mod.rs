@@ -24,7 +24,9 @@ use self::network::Network;
 use self::processes::Processes;
 use self::threads::Threads;
 pub use network::{Acceptor, Connect, ConnectError, Connecting, Dialling, Stream};
-pub use threads::{BlockingError, Condvar, blocking, run_blocking, sleep, spawn_thread, yield_now};
+pub use threads::{
+    BlockingError, Condvar, Locked, blocking, run_blocking, sleep, spawn_thread, yield_now,
+};
 
 /// The machine of this process.
 pub struct Platform {

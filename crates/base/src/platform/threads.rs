@@ -122,6 +122,18 @@ impl std::fmt::Debug for BlockingError {
     }
 }
 
+/// A mutex whose value is valid after each change, so that a panic of a holder does not poison it.
+pub trait Locked<T> {
+    /// Locks the mutex; blocks while another thread holds it.
+    fn locked(&self) -> MutexGuard<'_, T>;
+}
+
+impl<T> Locked<T> for Mutex<T> {
+    fn locked(&self) -> MutexGuard<'_, T> {
+        self.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// A condition variable for the threads of the gateway.
 pub struct Condvar {
     std: sync::Condvar,
@@ -136,7 +148,7 @@ impl Condvar {
         timeout: Duration,
         mut condition: impl FnMut(&mut T) -> bool,
     ) -> MutexGuard<'a, T> {
-        let mut guard = mutex.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut guard = mutex.locked();
         let Some(parking) = &self.parking else {
             let waited = self.std.wait_timeout_while(guard, timeout, condition);
             return waited.unwrap_or_else(PoisonError::into_inner).0;
@@ -149,7 +161,7 @@ impl Condvar {
             }
             drop(guard);
             parking.park(left);
-            guard = mutex.lock().unwrap_or_else(PoisonError::into_inner);
+            guard = mutex.locked();
         }
         guard
     }

@@ -6,13 +6,14 @@ pub mod rollbacks;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use tokio::sync::broadcast;
 use tracing::{info, warn};
 
 use crate::RouterSharedState;
 use audit::record::AuditEvent;
+use base::platform::Locked;
 use base::seal::Sealer;
 use catalog::blocking::run_blocking;
 use catalog::listed_item::ListedItem;
@@ -254,7 +255,7 @@ impl Rollouts {
         let (prompt, from, to) = (prompt.to_owned(), from.clone(), to.clone());
         tasks.spawn(run_blocking(move || {
             let rollouts = &shared.rollouts;
-            let _writing = rollouts.writing.lock().unwrap_or_else(PoisonError::into_inner);
+            let _writing = rollouts.writing.locked();
             // Read the state under the lock: another change may have come first.
             let news = rollouts.with((&prompt, &from, &to), |state| state.news());
             rollbacks::record(&file, &news);
@@ -363,14 +364,10 @@ impl Default for RolloutStates {
 }
 
 impl RolloutStates {
-    fn lock(&self) -> MutexGuard<'_, Vec<RolloutState>> {
-        self.states.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Restores a rollback from the file, unless this process already has a state.
     fn restore(&self, kept: &RollbackNotice) {
         let RollbackNotice { prompt, from, to, at } = kept;
-        let mut states = self.lock();
+        let mut states = self.states.locked();
         let (from, to) = (from.as_str().into(), to.as_str().into());
         let key = (prompt.as_str(), &from, &to);
         if !states.iter().any(|state| state.is_of(key)) {
@@ -381,7 +378,7 @@ impl RolloutStates {
     }
 
     fn with<T>(&self, key: RolloutKey<'_>, change: impl FnOnce(&mut RolloutState) -> T) -> T {
-        let mut states = self.lock();
+        let mut states = self.states.locked();
         let at = states.iter().position(|state| state.is_of(key));
         let at = at.unwrap_or_else(|| {
             states.push(RolloutState::new(key));

@@ -1,6 +1,6 @@
 //! One private list: the list of one upstream for one caller, and when to fetch it again.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -12,6 +12,7 @@ use crate::segment::{Digest, Segment};
 use crate::skills::catalog::SkillGroup;
 use crate::snapshot::{Catalog, CatalogContent, PrivatePart, SkillCatalog, next_number};
 use crate::view::ListView;
+use base::platform::Locked;
 use domain::calls::caller::Principal;
 use domain::calls::rights::Allowed;
 use domain::fault::UpstreamFaultKind as Kind;
@@ -182,7 +183,7 @@ impl ListsOf {
         }
         let with = Self::of(lists);
         if are_same(with.segments(), self.segments()) && are_same(with.skills(), self.skills()) {
-            with.composed().clone_from(&self.composed());
+            with.composed.locked().clone_from(&self.composed.locked());
         }
         with
     }
@@ -252,7 +253,7 @@ impl ListsOf {
         if segments.is_empty() && groups.is_empty() {
             return Composed { generation: of, prompts, skills };
         }
-        if let Some((known, composed)) = &*self.composed()
+        if let Some((known, composed)) = &*self.composed.locked()
             && *known == of
         {
             return composed.clone();
@@ -263,7 +264,7 @@ impl ListsOf {
         let compose = move || Composed::new((prompts, segments), (skills, groups), caller);
         let composed =
             if elements <= COMPOSED_AT_ONCE { compose() } else { run_blocking(compose).await };
-        let mut last = self.composed();
+        let mut last = self.composed.locked();
         // Another call has composed the same lists meanwhile. Views of an older content would never
         // be kept.
         if let Some((known, other)) = &*last
@@ -278,14 +279,10 @@ impl ListsOf {
 
     /// Releases a composed content that is based on an earlier generation.
     pub(super) fn release_before(&self, generation: u64) {
-        let mut composed = self.composed();
+        let mut composed = self.composed.locked();
         if composed.as_ref().is_some_and(|(of, _)| *of < generation) {
             *composed = None;
         }
-    }
-
-    fn composed(&self) -> MutexGuard<'_, Option<(u64, Composed)>> {
-        self.composed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

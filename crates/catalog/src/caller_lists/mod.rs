@@ -8,7 +8,7 @@ pub mod watching;
 
 use std::collections::HashMap;
 use std::hash::RandomState;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
 use quick_cache::Weighter;
@@ -23,6 +23,7 @@ use crate::listed_item::ListedItem;
 use crate::snapshot::{Catalog, Incomplete, not_reported_yet};
 use crate::source::UpstreamSource;
 use crate::view_cache::{ViewCache, options};
+use base::platform::Locked;
 use base::platform::heap::boxed;
 use config::Config;
 use domain::calls::call::{Call, NameKind};
@@ -417,7 +418,7 @@ impl CallerLists {
         ended: Option<&CancellationToken>,
     ) -> Arc<List> {
         let list = {
-            let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+            let _changing = self.changing.locked();
             let is_over = ended.is_some_and(CancellationToken::is_cancelled);
             let list = if is_over { List::ended(Kind::AccessEnded, Instant::now()) } else { list };
             let list = Arc::new(list);
@@ -455,7 +456,7 @@ impl CallerLists {
         };
         let caller = Principal::new(caller);
         {
-            let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+            let _changing = self.changing.locked();
             let lists = self.lists_of(&caller);
             let Some(list) = lists.get(at) else { return };
             let doubted = lists.with([(at, Arc::new(list.doubted()))]);
@@ -486,10 +487,6 @@ impl CallerLists {
         };
         item.map(found)
     }
-
-    fn turns(&self) -> MutexGuard<'_, HashMap<Place, ListFetches>> {
-        self.turns.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// The turn of a task to fetch a list: the tasks of one list take turns.
@@ -504,7 +501,7 @@ impl Turn {
     /// Waits until no other task fetches the list. Cancel safe.
     async fn wait(lists: Arc<CallerLists>, place: Place) -> Self {
         let lock = {
-            let mut turns = lists.turns();
+            let mut turns = lists.turns.locked();
             let waiting = turns.entry(place.clone()).or_default();
             waiting.tasks += 1;
             waiting.turn.clone()
@@ -517,7 +514,7 @@ impl Turn {
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        let mut turns = self.lists.turns();
+        let mut turns = self.lists.turns.locked();
         if let Some(waiting) = turns.get_mut(&self.place) {
             waiting.tasks -= 1;
             if waiting.tasks == 0 {

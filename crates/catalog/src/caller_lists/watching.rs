@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::pin::{Pin, pin};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -15,6 +15,7 @@ use super::{CallerLists, Cause, Place};
 use crate::blocking::run_blocking;
 use crate::segment::Digest;
 use crate::view_cache::{DECIDED_AT_ONCE, ViewCache};
+use base::platform::Locked;
 use domain::calls::caller::{Caller, Principal};
 use domain::time::backoff::Backoff;
 use upstream::Upstream;
@@ -36,7 +37,7 @@ struct WatchedCaller {
 impl Drop for WatchedCaller {
     fn drop(&mut self) {
         let Some(lists) = self.lists.upgrade() else { return };
-        let mut watchers = lists.watchers.lock();
+        let mut watchers = lists.watchers.0.locked();
         // The caller may have opened another stream meanwhile.
         if watchers.get(&self.caller).is_some_and(|watched| watched.strong_count() == 0) {
             watchers.remove(&self.caller);
@@ -68,15 +69,11 @@ const LEAST_PAUSE: Duration = Duration::from_secs(1);
 impl Watchers {
     /// Notifies the streams of a caller that one of its lists was fetched.
     pub(super) fn notify(&self, caller: &Principal) {
-        let watched = self.lock().get(caller).and_then(Weak::upgrade);
+        let watched = self.0.locked().get(caller).and_then(Weak::upgrade);
         // The lock is released first: dropping the last reference takes the lock.
         if let Some(watched) = watched {
             watched.changed.send_replace(());
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<Principal, Weak<WatchedCaller>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -84,7 +81,7 @@ impl CallerLists {
     /// Waits for changes of a caller's lists, and keeps them fresh meanwhile.
     pub fn watch(self: &Arc<Self>, caller: &Caller) -> Watching {
         let caller = Principal::new(caller);
-        let mut watchers = self.watchers.lock();
+        let mut watchers = self.watchers.0.locked();
         let known = watchers.get(&caller).and_then(Weak::upgrade);
         let watched = known.unwrap_or_else(|| {
             let stop = self.shutdown.child_token();

@@ -7,7 +7,7 @@ mod seen;
 
 use std::collections::HashSet;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use dashmap::DashMap;
@@ -20,7 +20,7 @@ use tracing::{debug, warn};
 
 use super::store::Push;
 use super::{Link, ReplicaId};
-use base::platform::wall_clock;
+use base::platform::{Locked, wall_clock};
 use base::seal::{TokenKind, random};
 use domain::calls::caller::{Caller, PROBER};
 use domain::calls::fair_share::{Holder, Places, Share, SharePlace};
@@ -398,7 +398,7 @@ impl Relay {
         };
         let admitted = self.admit(&message, id, expires);
         if admitted != Err(MessageRejection::Expired) {
-            self.late().note_in_time(from);
+            self.late.locked().note_in_time(from);
         }
         let receipt = Receipt { relay: self.clone(), from, id, _memory: memory };
         let relayed = Relayed { message, receipt };
@@ -410,7 +410,7 @@ impl Relay {
             Err(MessageRejection::Full) => relayed,
             Err(MessageRejection::Repeated) => return,
             Err(MessageRejection::Expired) => {
-                if self.late().note_late(from) {
+                if self.late.locked().note_late(from) {
                     warn!(
                         replica = %from,
                         "a message of another replica has expired, or its clock differs by more than 5 s"
@@ -433,7 +433,7 @@ impl Relay {
 
     /// Changes the share of one caller.
     pub(super) fn resize(&self, share: Share) {
-        self.seen().resize(share);
+        self.seen.locked().resize(share);
     }
 
     /// Decides whether a message is handled. Only a post would do harm if handled twice: a second
@@ -450,7 +450,7 @@ impl Relay {
         }
         match message {
             RelayMessage::Post { caller, address, .. } => {
-                self.seen().note(id, &Holder::of(caller, *address), now)
+                self.seen.locked().note(id, &Holder::of(caller, *address), now)
             }
             RelayMessage::Response { .. }
             | RelayMessage::Cancelled { .. }
@@ -458,14 +458,6 @@ impl Relay {
             | RelayMessage::Hint { .. }
             | RelayMessage::Rollback { .. } => Ok(()),
         }
-    }
-
-    fn late(&self) -> MutexGuard<'_, LateReplicas> {
-        self.late.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn seen(&self) -> MutexGuard<'_, SeenMessages> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

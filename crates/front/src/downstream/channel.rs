@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
@@ -20,6 +20,7 @@ use super::error_message::refusal_message;
 use crate::session::connection::ClientConnection;
 use crate::session::notify::notifications::NotificationStream;
 use crate::session::{CallPermits, Dispatch, MessageRefusal, PreparedCall, Sessions};
+use base::platform::Locked;
 use domain::calls::caller::Caller;
 use domain::calls::fair_share::Holder;
 use domain::calls::subject_token::SubjectToken;
@@ -93,15 +94,11 @@ impl ReadProgress {
 
     /// Notes that the client reads.
     pub(crate) fn note(&self) {
-        *self.lock() = Instant::now();
+        *self.0.locked() = Instant::now();
     }
 
     pub(crate) fn last(&self) -> Instant {
-        *self.lock()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Instant> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.0.locked()
     }
 }
 

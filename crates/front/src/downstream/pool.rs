@@ -3,13 +3,14 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use base::platform::Locked;
 use domain::calls::fair_share::{Denied, FairShare, Holder};
 
 /// A pool. Clones are handles of the same pool.
@@ -128,12 +129,12 @@ impl Pool {
 
     /// Changes the bounds. Leases stay, even beyond them.
     pub(crate) fn resize(&self, total: usize, share: usize) {
-        self.0.lock().shares.resize(total, share);
+        self.0.state.locked().shares.resize(total, share);
     }
 
     /// Returns the units in use.
     pub(crate) fn used(&self) -> usize {
-        self.0.lock().shares.used()
+        self.0.state.locked().shares.used()
     }
 
     /// Leases `amount` units to a holder.
@@ -143,7 +144,7 @@ impl Pool {
         amount: usize,
         bounds: RoomBounds,
     ) -> Result<PoolLease, NoRoom> {
-        let mut state = self.0.lock();
+        let mut state = self.0.state.locked();
         state.take(holder, amount, bounds, self.0.revokes)?;
         let number = state.next;
         state.next += 1;
@@ -163,7 +164,7 @@ impl Pool {
         amount: usize,
         bounds: RoomBounds,
     ) -> Result<Held, NoRoom> {
-        let mut state = self.0.lock();
+        let mut state = self.0.state.locked();
         state.take(holder, amount, bounds, self.0.revokes)?;
         state.debug_assert_invariants(holder);
         drop(state);
@@ -175,7 +176,7 @@ impl Pool {
 impl PoolLease {
     /// Grows the lease by `amount` units.
     pub(crate) fn grow(&self, amount: usize, bounds: RoomBounds) -> Result<(), NoRoom> {
-        let mut state = self.pool.lock();
+        let mut state = self.pool.state.locked();
         if self.activity.revoked.is_cancelled() {
             return Err(NoRoom::Full);
         }
@@ -222,7 +223,7 @@ impl PoolLease {
 
     /// Marks the lease as in use, unless it is revoked already.
     pub(crate) fn claim(&self) -> Result<(), NoRoom> {
-        let mut state = self.pool.lock();
+        let mut state = self.pool.state.locked();
         state.leased(&self.holder, self.number).ok_or(NoRoom::Full)?;
         self.busy();
         Ok(())
@@ -249,7 +250,7 @@ impl Held {
         amount: usize,
         bounds: impl FnOnce(usize) -> RoomBounds,
     ) -> Result<(), NoRoom> {
-        let mut state = self.pool.lock();
+        let mut state = self.pool.state.locked();
         let held = self.amount.load(Ordering::Relaxed) + amount;
         state.take(&self.holder, amount, bounds(held), self.pool.revokes)?;
         self.amount.store(held, Ordering::Relaxed);
@@ -260,14 +261,14 @@ impl Held {
 
 impl Drop for PoolLease {
     fn drop(&mut self) {
-        self.pool.lock().release(&self.holder, self.number);
+        self.pool.state.locked().release(&self.holder, self.number);
         self.pool.changed.notify_waiters();
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        let mut state = self.pool.lock();
+        let mut state = self.pool.state.locked();
         state.shares.put_back(&self.holder, *self.amount.get_mut());
         state.debug_assert_invariants(&self.holder);
         drop(state);
@@ -278,10 +279,6 @@ impl Drop for Held {
 impl SharedPool {
     fn now(&self) -> u64 {
         u64::try_from(self.epoch.elapsed().as_nanos()).unwrap_or(REVOKED - 1)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, PoolState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -556,12 +553,12 @@ mod tests {
                 prop_assert!(pool.used() <= 12);
                 let is_revoked = leases.iter().filter(|lease| is_revoked(lease)).count();
                 let counted: usize =
-                    pool.0.lock().leases.values().map(BTreeMap::len).sum();
+                    pool.0.state.locked().leases.values().map(BTreeMap::len).sum();
                 prop_assert_eq!(counted, leases.len() - is_revoked);
             }
             drop((leases, held));
             prop_assert_eq!(pool.used(), 0);
-            prop_assert!(pool.0.lock().leases.is_empty());
+            prop_assert!(pool.0.state.locked().leases.is_empty());
         }
     }
 

@@ -2,7 +2,7 @@
 //! all messages that follow on it, so messages carry no session id.
 
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use arc_swap::ArcSwap;
 use tokio_util::sync::CancellationToken;
@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::dialect::Dialect;
 use super::token::{Nonce, SessionToken};
 use super::{Dispatch, MessageRefusal, RequestContext, Sessions, TransportContext};
+use base::platform::Locked;
 use domain::calls::caller::Caller;
 use domain::calls::subject_token::SubjectToken;
 use domain::protocol::revision::Revision;
@@ -139,13 +140,17 @@ impl ClientConnection {
             nonce: self.nonce,
             caller: self.caller.id().into(),
         };
-        self.lock().initialized.clone().or_else(|| (self.kind == ConnectionKind::Sse).then(oldest))
+        self.agreement
+            .locked()
+            .initialized
+            .clone()
+            .or_else(|| (self.kind == ConnectionKind::Sse).then(oldest))
     }
 
     /// Notes that the client goes on without `initialize`; see [`ClientConnection::token`]. The
     /// first time it returns a token that is cancelled if it sends one after all.
     pub(super) fn resume(&self) -> Option<CancellationToken> {
-        let mut agreement = self.lock();
+        let mut agreement = self.agreement.locked();
         let is_first = agreement.initialized.is_none() && agreement.resumed.is_none();
         let is_resumed = is_first && self.kind == ConnectionKind::Sse;
         is_resumed.then(|| agreement.resumed.insert(CancellationToken::new()).clone())
@@ -154,14 +159,10 @@ impl ClientConnection {
     /// Stores the session that `initialize` negotiated. Returns whether it was the first
     /// `initialize`.
     pub(super) fn initialize(&self, token: SessionToken) -> bool {
-        let mut agreement = self.lock();
+        let mut agreement = self.agreement.locked();
         if let Some(resumed) = &agreement.resumed {
             resumed.cancel();
         }
         agreement.initialized.replace(SessionToken { nonce: self.nonce, ..token }).is_none()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Agreement> {
-        self.agreement.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -5,7 +5,7 @@ pub mod account;
 
 use std::collections::{HashMap, HashSet};
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use lru::LruCache;
@@ -24,6 +24,7 @@ use super::driver::DriverId;
 use super::guard::concurrency::{ConcurrencyLimit, Permit};
 use super::upstream_secrets::UpstreamSecrets;
 use audit::Audit;
+use base::platform::Locked;
 use config::AccountLimits;
 use domain::calls::caller::{Caller, Principal};
 use domain::calls::fair_share::{Holder, Share};
@@ -102,7 +103,7 @@ impl Revocation {
 impl Accounts {
     pub fn set_limits(&self, limits: AccountLimits) {
         let surplus = {
-            let mut state = self.lock();
+            let mut state = self.0.locked();
             state.limits = limits;
             let surplus = state.take_surplus(limits.max);
             state.debug_assert_invariants();
@@ -112,7 +113,7 @@ impl Accounts {
     }
 
     fn find(&self, key: &AccountKey) -> Option<Arc<Account>> {
-        let mut state = self.lock();
+        let mut state = self.0.locked();
         let account = state.open.get(key).cloned()?;
         // Touched under the lock, so that the account cannot end as idle meanwhile.
         account.touch();
@@ -121,7 +122,7 @@ impl Accounts {
 
     /// Adds an account, unless another call has added one meanwhile.
     fn add(&self, key: &AccountKey, account: Arc<Account>) -> Arc<Account> {
-        let mut state = self.lock();
+        let mut state = self.0.locked();
         if let Some(account) = state.open.get(key) {
             return account.clone();
         }
@@ -138,7 +139,7 @@ impl Accounts {
     /// Removes the least recently used idle account of an upstream; with `of`, an account of this
     /// caller.
     fn remove_idle_of(&self, upstream: DriverId, of: Option<&Caller>) -> Option<Arc<Account>> {
-        let mut state = self.lock();
+        let mut state = self.0.locked();
         let idle = state.open.iter().rev().find(|(key, account)| {
             key.upstream == upstream
                 && of.is_none_or(|caller| key.principal.caller() == caller)
@@ -157,7 +158,7 @@ impl Accounts {
         idle: Duration,
     ) -> Option<Instant> {
         let removed = {
-            let mut state = self.lock();
+            let mut state = self.0.locked();
             let known = state
                 .open
                 .peek(key)
@@ -195,7 +196,7 @@ impl Accounts {
     fn end(&self, caller: Option<&str>, upstream: Option<&str>) -> Vec<Arc<Account>> {
         // Declared before the lock, so that the accounts are dropped after its release.
         let left: Vec<_>;
-        let mut state = self.lock();
+        let mut state = self.0.locked();
         let matches = |account: &Account| {
             caller.is_none_or(|id| account.caller.id() == id)
                 && upstream.is_none_or(|id| &*account.upstream == id)
@@ -217,11 +218,7 @@ impl Accounts {
 
     /// Returns all accounts, the most recently used first.
     pub fn list(&self) -> Vec<AccountStatus> {
-        self.lock().open.iter().map(|(_, account)| status(account)).collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, AccountState> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.locked().open.iter().map(|(_, account)| status(account)).collect()
     }
 }
 
@@ -429,7 +426,7 @@ impl UpstreamAccounts {
     /// Returns the account of a caller, if it has one.
     pub(crate) fn existing(&self, caller: &Caller) -> Option<Arc<Account>> {
         let key = AccountKey { upstream: self.driver, principal: Principal::new(caller) };
-        self.accounts.lock().open.peek(&key).cloned()
+        self.accounts.0.locked().open.peek(&key).cloned()
     }
 
     /// Whether callers have child processes, whose number is small.
@@ -483,7 +480,7 @@ impl UpstreamAccounts {
     }
 
     fn looked_at(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.looked_at.lock().unwrap_or_else(PoisonError::into_inner)
+        self.looked_at.locked()
     }
 
     fn open(&self, caller: &Caller, place: Option<Permit>) -> Result<Account, Kind> {
@@ -527,7 +524,7 @@ impl Drop for UpstreamAccounts {
     /// Ends the accounts of callers at an upstream that was removed or has changed.
     fn drop(&mut self) {
         let ended: Vec<_> = {
-            let mut state = self.accounts.lock();
+            let mut state = self.accounts.0.locked();
             let keys: Vec<_> = state
                 .open
                 .iter()
@@ -647,7 +644,7 @@ mod tests {
                 }
                 drop(upstreams);
                 prop_assert!(accounts.list().is_empty());
-                prop_assert!(accounts.lock().by_caller.is_empty());
+                prop_assert!(accounts.0.locked().by_caller.is_empty());
                 Ok(())
             })?;
         }

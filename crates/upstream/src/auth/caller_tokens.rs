@@ -1,7 +1,7 @@
 //! Access tokens of one caller for one upstream. At most one token request is in flight. A token is
 //! dropped when it, or the subject token that it was exchanged for, expires.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue};
@@ -17,6 +17,7 @@ use super::{REPLACE_PAUSE, RETRY_PAUSE};
 use crate::guard::concurrency::{ConcurrencyLimit, Permit};
 use audit::Audit;
 use audit::record::AuditEvent;
+use base::platform::Locked;
 use domain::calls::caller::Caller;
 use domain::calls::fair_share::{Holder, Share};
 use domain::calls::subject_token::SubjectToken;
@@ -158,7 +159,7 @@ impl CallerTokens {
             }
             return Ok(());
         }
-        if self.refusals().barred_until.is_some_and(|until| now < until) {
+        if self.refusals.locked().barred_until.is_some_and(|until| now < until) {
             return Err(Kind::AuthFailed { status: 401 });
         }
         let mut failure = self.failure.lock().await;
@@ -178,13 +179,13 @@ impl CallerTokens {
         {
             return Err(kind.clone());
         }
-        let wider = self.refusals().wider.clone();
+        let wider = self.refusals.locked().wider.clone();
         let requested = self.credential.request(&self.caller, subject, wider.as_deref()).await;
         match requested {
             Ok(token) => {
                 *failure = None;
                 self.credential.record(&self.caller, AuditEvent::new("token_issued"));
-                let mut refusals = self.refusals();
+                let mut refusals = self.refusals.locked();
                 refusals.requested = wider.or(self.credential.scope().map(str::to_owned));
                 self.tokens.replace(Some(Arc::new(token)));
                 Ok(())
@@ -192,7 +193,7 @@ impl CallerTokens {
             Err(Refusal { fault, detail, .. }) => {
                 if fault == TokenFault::ScopeRefused {
                     // The next request asks for the configured scopes again.
-                    self.refusals().wider = None;
+                    self.refusals.locked().wider = None;
                 }
                 let is_known = matches!(failure, Some((_, Kind::NoToken { fault: last, .. })) if *last == fault);
                 if !is_known {
@@ -248,7 +249,7 @@ impl CallerTokens {
     pub(super) fn refused(&self, sent: Option<&HeaderValue>) -> Kind {
         let now = Instant::now();
         if self.forget(sent) {
-            let mut refusals = self.refusals();
+            let mut refusals = self.refusals.locked();
             if refusals.last.is_some_and(|last| now.duration_since(last) < REPLACE_PAUSE) {
                 refusals.barred_until = Some(now + REPLACE_PAUSE);
             }
@@ -267,7 +268,7 @@ impl CallerTokens {
         let Some(needed) = BearerChallenge::read(response).insufficient_scope() else {
             return Ok(());
         };
-        let mut refusals = self.refusals();
+        let mut refusals = self.refusals.locked();
         let known = refusals.wider.as_deref().or(self.credential.scope());
         let is_requested = self.is_current(sent) && refusals.requested.as_deref() == known;
         let wider = scope::wider(known, &needed)
@@ -310,9 +311,5 @@ impl CallerTokens {
 
     fn valid(&self, now: Instant) -> Option<Arc<AccessToken>> {
         self.tokens.get().filter(|token| now < token.expires_at)
-    }
-
-    fn refusals(&self) -> MutexGuard<'_, Refusals> {
-        self.refusals.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

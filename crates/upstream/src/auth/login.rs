@@ -2,7 +2,7 @@
 //! is replaced at each renewal by most providers (OAuth 2.1, section 4.3.1), so that one process at
 //! a time renews it.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use http::Uri;
@@ -11,7 +11,7 @@ use tokio_util::task::TaskTracker;
 use tracing::error;
 
 use super::token::AccessToken;
-use base::platform::wall_clock;
+use base::platform::{Locked, wall_clock};
 use cluster::SharedLogins;
 use domain::fault::{TokenFault, excerpt};
 use domain::time::unix_time::UnixSeconds;
@@ -169,7 +169,7 @@ impl OperatorLogin {
         sent_at: Instant,
     ) -> Result<AccessToken, Refusal> {
         let token = AccessToken::new(&login.access_token, lifetime, sent_at, fastrand::f64());
-        self.lock().token = login.access_token;
+        self.state.locked().token = login.access_token;
         token
     }
 
@@ -177,7 +177,7 @@ impl OperatorLogin {
     async fn stored(&self, store: &LoginBackend, lock: &LoginLock<'_>) -> Result<Stored, Refusal> {
         let stored = store.read(&self.upstream).await.map_err(refused)?;
         let stored = stored.ok_or_else(|| self.no_login("there is no sign-in"))?;
-        let unwritten = self.lock().unwritten.take();
+        let unwritten = self.state.locked().unwritten.take();
         let Some(own) = unwritten.filter(|own| own.replaces(&stored)) else {
             return Ok(Stored { replaces: stored.access_token.clone(), login: stored });
         };
@@ -191,7 +191,7 @@ impl OperatorLogin {
     /// Notes the used login. Returns whether the upstream has refused its access token, and no
     /// other process has replaced the token.
     fn note(&self, login: &StoredLogin) -> bool {
-        let mut state = self.lock();
+        let mut state = self.state.locked();
         state.used = Some(login.id.clone());
         state.scope = login.scope.clone().unwrap_or_default();
         state.refused.as_ref() == Some(&login.access_token)
@@ -225,7 +225,7 @@ impl OperatorLogin {
                 "the renewed sign-in cannot be written; a restart would lose it: make the folder of logins.path \
                  writable, or check cluster.store"
             );
-            self.lock().unwritten = Some(renewed);
+            self.state.locked().unwritten = Some(renewed);
         }
         written.is_ok()
     }
@@ -241,13 +241,13 @@ impl OperatorLogin {
 
     /// Notes that the upstream has refused the access token: the next token must differ.
     pub(super) fn give_up_token(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.locked();
         state.refused = Some(state.token.clone());
     }
 
     /// Returns the refusal for a scope that the operator has not granted.
     pub(super) fn lacks(&self, scope: &str) -> Refusal {
-        let all = excerpt(&scope::union(&self.lock().scope, scope));
+        let all = excerpt(&scope::union(&self.state.locked().scope, scope));
         let upstream = &self.upstream;
         let scope = excerpt(scope);
         Refusal::new(
@@ -259,12 +259,12 @@ impl OperatorLogin {
     }
 
     pub(super) fn forget(&self) {
-        *self.lock() = LoginTokens::default();
+        *self.state.locked() = LoginTokens::default();
     }
 
     /// Whether the stored login differs from the login of the last token.
     pub(super) async fn is_another(self: &Arc<Self>) -> bool {
-        let has_unwritten = self.lock().unwritten.is_some();
+        let has_unwritten = self.state.locked().unwritten.is_some();
         if has_unwritten {
             // The cluster's store may be reachable again.
             let own = self.clone();
@@ -272,7 +272,7 @@ impl OperatorLogin {
         }
         let Some(store) = &self.store else { return false };
         let stored = store.read(&self.upstream).await;
-        stored.is_ok_and(|stored| stored.map(|login| login.id) != self.lock().used)
+        stored.is_ok_and(|stored| stored.map(|login| login.id) != self.state.locked().used)
     }
 
     fn no_login(&self, why: &str) -> Refusal {
@@ -282,10 +282,6 @@ impl OperatorLogin {
     /// A fault that needs a person to repair it.
     fn ended(&self, fault: TokenFault, why: &str) -> Refusal {
         Refusal::new(fault, format!("{why}; run `promptgate login {}`", self.upstream))
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, LoginTokens> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -3,12 +3,12 @@
 
 use std::io;
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use tokio::time::Instant;
 
 use super::token::AccessToken;
-use base::platform::{blocking, disk};
+use base::platform::{Locked, blocking, disk};
 use config::Secret;
 use domain::fault::TokenFault;
 use net::egress::{CONNECT, Egress};
@@ -76,15 +76,11 @@ impl WorkloadIdentity {
 
     /// Sets the scopes of further requests; `None` for the configured scopes.
     pub(super) fn keep_scope(&self, scope: Option<String>) {
-        *self.lock() = scope;
+        *self.wider.locked() = scope;
     }
 
     fn scope(&self) -> Option<String> {
-        self.lock().clone().or_else(|| self.config.scope.clone())
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<String>> {
-        self.wider.lock().unwrap_or_else(PoisonError::into_inner)
+        self.wider.locked().clone().or_else(|| self.config.scope.clone())
     }
 }
 

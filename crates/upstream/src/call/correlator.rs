@@ -2,7 +2,7 @@
 //! notifications and server requests.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use dashmap::DashMap;
 use http::HeaderValue;
@@ -14,6 +14,7 @@ use crate::passthrough_signals::PassthroughSignals;
 use crate::repairs::Repairs;
 use crate::stderr_tail::StderrTail;
 use audit::Audit;
+use base::platform::Locked;
 use domain::fault::UpstreamFaultKind as Kind;
 use domain::json::Json;
 use domain::json::document::Document;
@@ -341,7 +342,7 @@ impl Correlator {
 
     /// Notes a request whose notifications come on the shared stream, and forgets ended requests.
     pub fn add_subscription(&self, id: &Id) {
-        let mut subscriptions = self.subscriptions();
+        let mut subscriptions = self.subscriptions.locked();
         subscriptions.retain(|open| self.responses.contains_key(open));
         subscriptions.push(id.clone());
     }
@@ -409,7 +410,7 @@ impl Correlator {
     /// Returns the only request in flight, if the message is an error without an id.
     fn request_of_error(&self, message: Json<'_>) -> Option<Id> {
         message.get("error")?;
-        let subscriptions = self.subscriptions().clone();
+        let subscriptions = self.subscriptions.locked().clone();
         let requests = self.responses.iter().map(|entry| entry.key().clone());
         let mut requests = requests.filter(|id| !subscriptions.contains(id));
         requests.next().filter(|_| requests.next().is_none())
@@ -527,15 +528,11 @@ impl Correlator {
     /// 2026-07-28, schema, `CancelledNotification`).
     fn end_subscription(&self, params: Json<'_>) {
         let Some(id) = params.get("requestId").and_then(Id::read_echo) else { return };
-        let is_meant = self.subscriptions().contains(&id);
+        let is_meant = self.subscriptions.locked().contains(&id);
         if let Some((_, subscriber)) = self.responses.remove_if(&id, |_, _| is_meant) {
             let ended = Kind::Reset("the upstream ended the subscription".to_owned());
             let _ = subscriber.send(Err(ended));
         }
-    }
-
-    fn subscriptions(&self) -> MutexGuard<'_, Vec<Id>> {
-        self.subscriptions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn announce_completion(&self, params: Json<'_>) {
@@ -591,16 +588,16 @@ impl SessionUse {
 
     /// Returns the event id from which to resume the notification stream.
     pub(crate) fn last_event_id(&self) -> Option<HeaderValue> {
-        self.last_event_id.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.last_event_id.locked().clone()
     }
 
     pub(crate) fn set_last_event_id(&self, id: HeaderValue) {
-        *self.last_event_id.lock().unwrap_or_else(PoisonError::into_inner) = Some(id);
+        *self.last_event_id.locked() = Some(id);
     }
 
     /// Notes that the notification stream cannot be resumed.
     pub(crate) fn forget_last_event_id(&self) {
-        *self.last_event_id.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.last_event_id.locked() = None;
     }
 }
 

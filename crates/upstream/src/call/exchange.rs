@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use tokio::time::{Instant, sleep_until};
 
@@ -12,6 +12,7 @@ use crate::guard::circuit_breaker::BreakerPermit;
 use crate::guard::concurrency::{ConcurrencyLimit, Permit};
 use crate::guard::large_texts::{AT_ONCE, work_on};
 use crate::recent_calls::RecentCalls;
+use base::platform::Locked;
 use domain::calls::fair_share::Holder;
 use domain::fault::{UpstreamFault, UpstreamFaultKind as Kind};
 use domain::json::document::Document;
@@ -107,30 +108,26 @@ impl ConcurrencyPermit {
     /// Cancel safe: when the future is dropped, the call is removed from the queue.
     pub(crate) async fn acquire(&self) -> Result<(), Kind> {
         let permit = Some(self.limit.acquire(&self.holder).await?);
-        *self.state() = PermitState { permit, is_required: true };
+        *self.state.locked() = PermitState { permit, is_required: true };
         Ok(())
     }
 
     async fn reacquire(&self) {
         let is_missing = {
-            let state = self.state();
+            let state = self.state.locked();
             state.is_required && state.permit.is_none()
         };
         if is_missing {
             let permit = self.limit.reacquire(&self.holder).await;
-            self.state().permit = permit;
+            self.state.locked().permit = permit;
         }
     }
 
     /// Releases the permit until the call continues.
     pub(crate) fn release(&self) {
-        let permit = self.state().permit.take();
+        let permit = self.state.locked().permit.take();
         // The lock is released first: the permit goes to the next call.
         drop(permit);
-    }
-
-    fn state(&self) -> MutexGuard<'_, PermitState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

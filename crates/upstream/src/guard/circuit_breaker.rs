@@ -8,13 +8,14 @@ mod tally;
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 use tracing::{info, warn};
 
+use base::platform::Locked;
 use domain::calls::fair_share::Holder;
 use domain::fault::UpstreamFaultKind as Kind;
 use tally::FailureTally;
@@ -90,7 +91,7 @@ impl CircuitBreaker {
     ) -> Result<BreakerPermit, Kind> {
         let caller = self.keys.hash_one(holder);
         let prompt = self.keys.hash_one(prompt);
-        let mut state = self.lock();
+        let mut state = self.state.locked();
         let open_until = state.open_until;
         if let Some(until) = open_until.filter(|until| self.has_checks || now < *until) {
             let wait = until.saturating_duration_since(now).as_millis().max(1);
@@ -109,7 +110,7 @@ impl CircuitBreaker {
 
     /// Closes the circuit: the upstream has answered, or there is a new connection.
     pub(crate) fn close(&self) {
-        let before = std::mem::take(&mut *self.lock());
+        let before = std::mem::take(&mut *self.state.locked());
         if before.open_until.is_some() {
             info!(upstream = self.upstream, "circuit breaker closed");
         }
@@ -117,13 +118,13 @@ impl CircuitBreaker {
 
     /// When the circuit may close; `None` while it is closed.
     pub(crate) fn open_until(&self) -> Option<Instant> {
-        self.lock().open_until
+        self.state.locked().open_until
     }
 
     /// Waits until the gateway should check whether the upstream answers. Cancel safe.
     pub(crate) async fn check_due(&self) {
         loop {
-            let BreakerState { is_suspect, open_until, .. } = *self.lock();
+            let BreakerState { is_suspect, open_until, .. } = *self.state.locked();
             tokio::select! {
                 () = std::future::ready(()), if is_suspect => return,
                 () = sleep_until(open_until.unwrap_or_else(Instant::now)), if open_until.is_some() => return,
@@ -135,7 +136,7 @@ impl CircuitBreaker {
     /// Processes the outcome of a check. An upstream that does not answer is unavailable if calls
     /// have failed in a row; an upstream that answers is available.
     pub(crate) fn checked(&self, failure: Option<&Kind>, now: Instant) {
-        let mut state = self.lock();
+        let mut state = self.state.locked();
         state.is_suspect = false;
         let is_open = state.open_until.is_some();
         let answers = !failure.is_some_and(counts_as_failure);
@@ -150,7 +151,7 @@ impl CircuitBreaker {
     /// Counts the failure of a call.
     fn fail(&self, permit: &BreakerPermit, now: Instant) {
         let needed = self.settings.failures;
-        let mut state = self.lock();
+        let mut state = self.state.locked();
         // The wait after a probe has begun with it, and calls from before the opening are outdated.
         if state.open_until.is_some() {
             return;
@@ -177,10 +178,6 @@ impl CircuitBreaker {
                 next_probe_ms, "circuit breaker opened after {failures} failed calls in a row"
             );
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BreakerState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -218,7 +215,7 @@ impl Drop for BreakerPermit {
     /// Lets the next call probe in the place of a probe without an outcome.
     fn drop(&mut self) {
         let Some(wait_until) = self.wait_until else { return };
-        let mut state = self.breaker.lock();
+        let mut state = self.breaker.state.locked();
         // Otherwise the circuit was closed or opened again meanwhile.
         if state.open_until == Some(wait_until) {
             state.open_until = Some(self.admitted_at);

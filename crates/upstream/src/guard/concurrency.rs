@@ -2,12 +2,13 @@
 //! (`queue`, `queue_wait`), with a fair share of both for each caller.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
+use base::platform::Locked;
 use domain::calls::fair_share::{FairShare, Holder, Share};
 use domain::fault::UpstreamFaultKind as Kind;
 
@@ -73,7 +74,7 @@ impl ConcurrencyLimit {
     /// Sets the part of the permits and of the queue that one caller may hold while other callers
     /// need places.
     pub fn set_share(&self, share: Share) {
-        let mut state = self.lock();
+        let mut state = self.state.locked();
         state.permits.resize(self.in_flight, share.of(self.in_flight));
         state.queued.resize(self.queue, share.of(self.queue));
     }
@@ -88,7 +89,7 @@ impl ConcurrencyLimit {
     /// Cancel safe: when the future is dropped, the call is removed from the queue.
     pub async fn acquire(self: &Arc<Self>, holder: &Holder) -> Result<Permit, Kind> {
         let (waiting, granted) = {
-            let mut state = self.lock();
+            let mut state = self.state.locked();
             if state.permits.take(holder, 1).is_ok() {
                 return Ok(self.permit(holder));
             }
@@ -121,7 +122,7 @@ impl ConcurrencyLimit {
         share: impl FnOnce(&FairShare<Holder>) -> usize,
     ) -> Option<Permit> {
         let (_waiting, granted) = {
-            let mut state = self.lock();
+            let mut state = self.state.locked();
             let share = share(&state.permits);
             if state.permits.take_below(holder, 1, self.in_flight, share).is_ok() {
                 return Some(self.permit(holder));
@@ -134,24 +135,24 @@ impl ConcurrencyLimit {
 
     /// Returns a permit, if one is available to the caller.
     pub(crate) fn try_acquire(self: &Arc<Self>, holder: &Holder) -> Option<Permit> {
-        self.lock().permits.take(holder, 1).ok()?;
+        self.state.locked().permits.take(holder, 1).ok()?;
         Some(self.permit(holder))
     }
 
     /// Whether the caller holds at least its share of the permits.
     pub fn has_share(&self, holder: &Holder) -> bool {
-        let permits = &self.lock().permits;
+        let permits = &self.state.locked().permits;
         permits.held(holder) >= permits.share()
     }
 
     /// Returns the number of free permits.
     pub fn free(&self) -> usize {
-        self.in_flight.saturating_sub(self.lock().permits.used())
+        self.in_flight.saturating_sub(self.state.locked().permits.used())
     }
 
     /// Returns the number of queued calls.
     pub fn waiting(&self) -> usize {
-        self.lock().queued.used()
+        self.state.locked().queued.used()
     }
 
     fn permit(self: &Arc<Self>, holder: &Holder) -> Permit {
@@ -161,17 +162,13 @@ impl ConcurrencyLimit {
     /// Gives free permits to waiting calls.
     fn grant(self: &Arc<Self>) {
         loop {
-            let next = self.lock().next_waiter();
+            let next = self.state.locked().next_waiter();
             let Some(QueuedCall { holder, granted, .. }) = next else {
                 return;
             };
             // If the call has ended, its permit is dropped, which grants it to the next call.
             let _ = granted.send(Permit { limit: self.clone(), holder });
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, ConcurrencyState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -197,14 +194,14 @@ impl ConcurrencyState {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        self.limit.lock().permits.put_back(&self.holder, 1);
+        self.limit.state.locked().permits.put_back(&self.holder, 1);
         self.limit.grant();
     }
 }
 
 impl Drop for WaitingCall<'_> {
     fn drop(&mut self) {
-        let mut state = self.limit.lock();
+        let mut state = self.limit.state.locked();
         if let Some(holder) = self.queued_by {
             state.queued.put_back(holder, 1);
         }

@@ -1,12 +1,13 @@
 //! Cookies of an upstream (RFC 6265): balancers keep a session at one replica by them.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use cookie::Cookie;
 use http::header::SET_COOKIE;
 use http::uri::Scheme;
 use http::{HeaderMap, HeaderValue, Uri};
 
+use base::platform::Locked;
 use domain::time::unix_time::UnixSeconds;
 
 /// The cookies of one session with an upstream, all of the same origin. The jar ends with the
@@ -41,7 +42,7 @@ impl CookieJar {
             let cookie = value.to_str().ok().and_then(|text| Cookie::parse(text).ok());
             if let Some(cookie) = cookie.filter(|cookie| is_acceptable(cookie, url)) {
                 let kept = KeptCookie::new(&cookie, url, now);
-                let mut cookies = self.lock();
+                let mut cookies = self.0.locked();
                 let is_same =
                     |other: &KeptCookie| (&other.name, &other.path) == (&kept.name, &kept.path);
                 cookies.retain(|other| !is_same(other));
@@ -65,7 +66,7 @@ impl CookieJar {
         own: Option<&HeaderValue>,
         now: UnixSeconds,
     ) -> Option<HeaderValue> {
-        let mut cookies = self.lock();
+        let mut cookies = self.0.locked();
         cookies.retain(|cookie| cookie.lives(now));
         let mut sent: Vec<_> = cookies.iter().filter(|cookie| cookie.is_for(url)).collect();
         if sent.is_empty() {
@@ -78,10 +79,6 @@ impl CookieJar {
         let mut value = HeaderValue::try_from(pairs.join("; ")).ok()?;
         value.set_sensitive(true);
         Some(value)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<KeptCookie>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

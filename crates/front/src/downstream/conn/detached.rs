@@ -16,7 +16,7 @@ use std::convert::Infallible;
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime};
 
@@ -30,7 +30,7 @@ use tokio::task::yield_now;
 use tokio::time::{sleep, timeout};
 
 use super::timeout_io::{TimeoutIo, slow_consumer};
-use base::platform::wall_clock;
+use base::platform::{Locked, wall_clock};
 
 /// The IO of an HTTP/1.1 connection, lent to hyper until a response is detached. Clones are handles
 /// of the same connection.
@@ -66,16 +66,16 @@ impl<S, B> LentIo<S, B> {
     /// (Behind TLS a flush can stay pending although all bytes are written.)
     pub(crate) async fn detach(&self, response: Response<B>, stall: Duration) -> io::Error {
         {
-            let mut lent = self.lock();
+            let mut lent = self.0.locked();
             lent.response = Some(response);
             lent.is_flushed = false;
         }
         // Wakes the task, so that hyper is polled again and flushes even if it has nothing to do.
         yield_now().await;
         loop {
-            let before = self.lock().written;
+            let before = self.0.locked().written;
             sleep(stall).await;
-            if self.lock().written == before {
+            if self.0.locked().written == before {
                 return slow_consumer();
             }
         }
@@ -86,7 +86,8 @@ impl<S, B> LentIo<S, B> {
     /// Registers no waker: `response` and `is_flushed` change only while hyper's connection is
     /// polled. Poll it after that connection, in the same task. Cancel safe: it changes nothing.
     pub(crate) async fn detached(&self) {
-        poll_fn(|_| if self.lock().is_detached() { Poll::Ready(()) } else { Poll::Pending }).await;
+        poll_fn(|_| if self.0.locked().is_detached() { Poll::Ready(()) } else { Poll::Pending })
+            .await;
     }
 
     /// Takes the connection back, after hyper's connection was dropped.
@@ -98,10 +99,6 @@ impl<S, B> LentIo<S, B> {
             Some(response) if lent.is_flushed => Ok(DetachedStream { io: lent.io, response }),
             _ => Err(io::Error::other("bytes before a detached stream are not flushed")),
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Lent<S, B>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -130,7 +127,7 @@ impl<S: AsyncRead + Unpin, B> AsyncRead for LentIo<S, B> {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.lock().io).poll_read(context, buffer)
+        Pin::new(&mut self.0.locked().io).poll_read(context, buffer)
     }
 }
 
@@ -140,7 +137,7 @@ impl<S: AsyncWrite + Unpin, B> AsyncWrite for LentIo<S, B> {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let mut lent = self.lock();
+        let mut lent = self.0.locked();
         let written = Pin::new(&mut lent.io).poll_write(context, bytes);
         lent.count(&written);
         written
@@ -151,25 +148,25 @@ impl<S: AsyncWrite + Unpin, B> AsyncWrite for LentIo<S, B> {
         context: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let mut lent = self.lock();
+        let mut lent = self.0.locked();
         let written = Pin::new(&mut lent.io).poll_write_vectored(context, slices);
         lent.count(&written);
         written
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.lock().io.is_write_vectored()
+        self.0.locked().io.is_write_vectored()
     }
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let mut lent = self.lock();
+        let mut lent = self.0.locked();
         let flushed = Pin::new(&mut lent.io).poll_flush(context);
         lent.is_flushed = matches!(flushed, Poll::Ready(Ok(())));
         flushed
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.lock().io).poll_shutdown(context)
+        Pin::new(&mut self.0.locked().io).poll_shutdown(context)
     }
 }
 

@@ -17,6 +17,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::downstream::pool::PoolLease;
+use base::platform::Locked;
 
 /// The state of a connection, shared between its IO and the requests that it carries.
 pub(crate) struct ConnState {
@@ -147,7 +148,7 @@ impl ConnState {
     }
 
     fn end(&self, has_yielded: bool) {
-        let mut inner = self.lock();
+        let mut inner = self.inner.locked();
         inner.yielded -= usize::from(has_yielded);
         inner.phase = match inner.phase {
             Phase::Busy(requests) if requests > 1 => Phase::Busy(requests - 1),
@@ -177,7 +178,7 @@ impl ConnState {
 
     /// Records that bytes were sent: a client that reads a long response slowly is not idle.
     pub(crate) fn sent(&self, bytes: usize) {
-        let mut inner = self.lock();
+        let mut inner = self.inner.locked();
         if self.stall.is_some() && bytes < MIN_DATA_WRITE {
             return;
         }
@@ -194,7 +195,7 @@ impl ConnState {
     }
 
     fn update(&self, change: impl FnOnce(Phase) -> Phase) {
-        let mut inner = self.lock();
+        let mut inner = self.inner.locked();
         inner.phase = change(inner.phase);
     }
 
@@ -204,7 +205,7 @@ impl ConnState {
     /// It is not woken when a busy connection becomes idle, which would take a poll for each
     /// request: without a deadline, ask again within [`idle`](Self::idle).
     pub(crate) fn deadline(&self, reader: &Waker) -> Option<Instant> {
-        let mut inner = self.lock();
+        let mut inner = self.inner.locked();
         if self.stall.is_some() {
             inner.reader = Some(reader.clone());
         }
@@ -223,10 +224,6 @@ impl ConnState {
     /// How long the connection may be idle.
     pub(crate) fn idle(&self) -> Duration {
         self.idle
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, ConnectionActivity> {
-        self.inner.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
@@ -249,7 +246,7 @@ impl RequestGuard {
     /// requests that have not yielded it.
     pub fn yield_place(&self) {
         if !self.has_yielded.swap(true, Ordering::Relaxed) {
-            let mut inner = self.state.lock();
+            let mut inner = self.state.inner.locked();
             inner.yielded += 1;
             self.state.give_way(&inner);
         }
@@ -259,7 +256,7 @@ impl RequestGuard {
     /// meanwhile; see [`unless_revoked`](Self::unless_revoked).
     pub async fn keep_place(&self) {
         {
-            let mut inner = self.state.lock();
+            let mut inner = self.state.inner.locked();
             if self.has_yielded.swap(false, Ordering::Relaxed) {
                 inner.yielded -= 1;
             }
@@ -273,7 +270,7 @@ impl RequestGuard {
     /// Records that the response body has data, from now until [`polled`](Self::polled).
     pub(crate) fn has_data(&self) {
         if self.is_multiplexed() {
-            let mut inner = self.state.lock();
+            let mut inner = self.state.inner.locked();
             let now = Instant::now();
             inner.stalled.insert(self.number, StalledBody { since: now, last_read: now });
             if let Some(reader) = inner.reader.take() {
@@ -285,7 +282,7 @@ impl RequestGuard {
     /// Records that the response body is polled.
     pub(crate) fn polled(&self) {
         if self.is_multiplexed() {
-            self.state.lock().stalled.remove(&self.number);
+            self.state.inner.locked().stalled.remove(&self.number);
         }
     }
 }

@@ -2,9 +2,10 @@
 //! that only this session gets `notifications/elicitation/complete`.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use crate::session::token::Nonce;
+use base::platform::Locked;
 use domain::fault::{Fault, UpstreamFault, UpstreamFaultKind as Kind};
 use domain::json::Json;
 use upstream::call::correlator::UrlElicitationComplete;
@@ -21,7 +22,7 @@ const MAX_PENDING: usize = 1024;
 impl PendingUrlElicitations {
     /// Adds a URL elicitation of a session.
     pub(crate) fn add(&self, elicitation: UrlElicitationComplete, session: Nonce) {
-        let mut pending = self.lock();
+        let mut pending = self.0.locked();
         if pending.len() >= MAX_PENDING {
             pending.pop_front();
         }
@@ -54,13 +55,9 @@ impl PendingUrlElicitations {
     /// Removes a URL elicitation of the session. Returns whether it was pending, so that its
     /// completion is sent only once.
     pub(crate) fn take(&self, elicitation: &UrlElicitationComplete, session: Nonce) -> bool {
-        let mut pending = self.lock();
+        let mut pending = self.0.locked();
         let at = pending.iter().position(|(sent, to)| sent == elicitation && *to == session);
         at.and_then(|at| pending.remove(at)).is_some()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, VecDeque<(UrlElicitationComplete, Nonce)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -2,12 +2,13 @@
 //! their streams.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use dashmap::{DashMap, DashSet};
 use tokio_util::sync::CancellationToken;
 
 use crate::session::token::Nonce;
+use base::platform::Locked;
 use domain::calls::fair_share::{Denied, FairShare, Holder, Share};
 
 /// The sessions that their clients terminated before they expired, at most
@@ -55,7 +56,7 @@ impl TerminatedSessions {
 
     /// Changes the bound, to which the set shrinks as sessions are added.
     pub(crate) fn resize(&self, max: usize, share: Share) {
-        self.lock().shares.resize(max, share.of(max));
+        self.order.locked().shares.resize(max, share.of(max));
     }
 
     /// Adds a session of a holder, and wakes its streams and no others.
@@ -63,7 +64,7 @@ impl TerminatedSessions {
         if !self.nonces.insert(session) {
             return;
         }
-        let mut order = self.lock();
+        let mut order = self.order.locked();
         while let Err(denied) = order.shares.take(holder, 1) {
             if let Some(oldest) = order.forget_oldest(holder, denied) {
                 self.nonces.remove(&oldest);
@@ -80,10 +81,6 @@ impl TerminatedSessions {
         if let Some(terminated) = terminated {
             terminated.cancel();
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, TerminationOrder> {
-        self.order.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Registers a stream for the termination of its session.
