@@ -65,11 +65,9 @@ pub struct SearchResult {
     pub next: Option<Position>,
     /// Bytes that were read.
     pub scanned_bytes: u64,
-    /// Records that were searched; absent in answers of older replicas.
-    #[serde(default)]
+    /// Records that were searched.
     pub looked_through: u64,
     /// The time of the oldest searched line, RFC 3339.
-    #[serde(default)]
     pub since: Option<String>,
     /// Whether everything asked for was read: neither the limit nor the deadline was reached.
     pub complete: bool,
