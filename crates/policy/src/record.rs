@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use super::target::CallTarget;
 use audit::record::{AuditEvent, write_text};
 use audit::{Ledger, Unrecorded};
+use base::platform::Locked;
 use base::seal;
 use domain::calls::call::{Call, Request};
 use domain::calls::caller::{Caller, Proof};
@@ -27,6 +28,8 @@ struct OpenRecord {
     /// The log of all records of the call, whichever log is newest by then.
     ledger: Arc<Ledger>,
     number: u64,
+    /// The trace of the caller, which all records of the call have.
+    traceparent: Option<String>,
     /// Whether its target is a prompt.
     names_prompt: bool,
     started: Instant,
@@ -116,7 +119,8 @@ impl CallRecord {
         let holder = Holder::of(&call.caller, call.address);
         let names_prompt = !matches!(call.request, Request::Passthrough(_));
         let started = Instant::now();
-        let open = OpenRecord { holder, ledger, number, names_prompt, started, state };
+        let traceparent = call.forwarded.trace.parent.clone();
+        let open = OpenRecord { holder, ledger, number, traceparent, names_prompt, started, state };
         Self { open: Some(open) }
     }
 
@@ -154,7 +158,7 @@ impl CallRecord {
         let event = event.text("decision", "allowed");
         let recorded = open.ledger.record(&open.holder, event.clone()).await;
         if recorded == Err(Unrecorded::Refused) {
-            let mut state = open.lock();
+            let mut state = open.state.locked();
             (state.received, state.is_on_record) = (Some(event), false);
         }
         recorded
@@ -178,7 +182,7 @@ impl CallRecord {
     /// Records a finding of a guard in `text`, with a keyed digest of it.
     pub fn guarded(&self, event: AuditEvent, text: &str) {
         let Some(open) = &self.open else { return };
-        let event = event.number("call", open.number);
+        let event = open.of_call(event);
         open.ledger.note(event.text("examined_hmac", &open.ledger.digest(text)));
     }
 
@@ -193,7 +197,7 @@ impl CallRecord {
     /// Changes the `received` record, if it is not written yet.
     fn amend(&self, change: impl FnOnce(AuditEvent) -> AuditEvent) {
         if let Some(open) = &self.open {
-            let mut state = open.lock();
+            let mut state = open.state.locked();
             state.received = state.received.take().map(change);
         }
     }
@@ -213,7 +217,7 @@ impl CallRecord {
             return Ok(());
         };
         let (received, is_on_record) = {
-            let mut state = open.lock();
+            let mut state = open.state.locked();
             state.has_ended = true;
             (state.received.take(), state.is_on_record)
         };
@@ -234,21 +238,21 @@ impl CallRecord {
     /// Drops the record: the call is counted as a refusal instead.
     pub(super) fn forget(&self) {
         if let Some(open) = &self.open {
-            let mut state = open.lock();
+            let mut state = open.state.locked();
             (state.received, state.has_ended) = (None, true);
         }
     }
 
     /// Whether something was written about the call.
     pub(super) fn is_written(&self) -> bool {
-        self.open.as_ref().is_some_and(|open| open.lock().received.is_none())
+        self.open.as_ref().is_some_and(|open| open.state.locked().received.is_none())
     }
 }
 
 impl OpenRecord {
     /// Takes `received` for recording. It counts as on record unless the log refuses it.
     fn begin(&self) -> Option<AuditEvent> {
-        let mut state = self.lock();
+        let mut state = self.state.locked();
         let received = state.received.take();
         state.is_on_record |= received.is_some();
         received
@@ -260,8 +264,14 @@ impl OpenRecord {
         if self.names_prompt { event.text("prompt", target.raw_name) } else { event }
     }
 
+    /// Adds the number and the trace of the call.
+    fn of_call(&self, event: AuditEvent) -> AuditEvent {
+        let event = event.number("call", self.number);
+        event.optional_text("traceparent", self.traceparent.as_deref())
+    }
+
     fn completed(&self, outcome: RecordOutcome<'_>) -> AuditEvent {
-        let event = AuditEvent::new("completed").number("call", self.number);
+        let event = self.of_call(AuditEvent::new("completed"));
         let event = event.number("duration_us", micros(self.started.elapsed()));
         match outcome {
             RecordOutcome::Result { result, digest } => {
@@ -285,10 +295,6 @@ impl OpenRecord {
             }
             RecordOutcome::Cancelled => event.text("outcome", "cancelled"),
         }
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, RecordState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
