@@ -203,6 +203,10 @@ fn audit_log(telemetry: &Telemetry, audit: &Audit) {
     single(("promptgate.audit.export.lag", "s", lag), |audit| {
         audit.export_status().map_or(0.0, |status| status.lag.as_secs_f64())
     });
+    let refused = "Records that the collector has refused for good since the start";
+    single(("promptgate.audit.export.refused", "{record}", refused), |audit| {
+        audit.export_status().map_or(0.0, |status| status.refused as f64)
+    });
 }
 
 /// Registers the gauges of the regular verification; absent before the first.

@@ -64,7 +64,7 @@ impl Log {
     }
 }
 
-fn text(path: &Path) -> String {
+pub fn text(path: &Path) -> String {
     let mut names: Vec<_> = fs::read_dir(path).unwrap().map(|e| e.unwrap().path()).collect();
     names.retain(|name| name.extension().is_some_and(|e| e == "jsonl" || e == "gz"));
     names.retain(|name| number(name).starts_with("audit-"));

@@ -1,23 +1,28 @@
 //! The export of the audit log, to collectors that fail in every way they can.
 
 use std::collections::HashSet;
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use audit::keys::Keys;
 use audit::verify::TrustAnchors;
 use audit::verify::exported::{ExportedLines, ExportedLogReport};
 use base::seal::AuditKey;
+use base::seal::hex::hex;
 use opentelemetry_proto::tonic::collector::logs::v1::{
     ExportLogsPartialSuccess, ExportLogsServiceRequest, ExportLogsServiceResponse,
 };
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::logs::v1::LogRecord;
 use prost::Message;
-use serde_json::json;
+use serde_json::{Value as Json, json};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
 
-use super::audit::{KEY, Log};
+use super::audit::{KEY, Log, check, text};
 use crate::support::collector::attribute;
-use crate::support::{Gateway, Scripted, Upstream, eventually};
+use crate::support::{Gateway, PATIENCE, Process, Scripted, Upstream, eventually};
 
 /// A collector that keeps records, and answers each request as a script says.
 struct Receiver {
@@ -37,6 +42,8 @@ enum Treatment {
     Status(u16),
 }
 
+const TRACE: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+
 fn accepted() -> Scripted {
     Scripted::Http(200, vec![("Content-Type", "application/x-protobuf".to_owned())], vec![])
 }
@@ -44,19 +51,36 @@ fn accepted() -> Scripted {
 impl Receiver {
     /// Starts a collector with a treatment of the first requests; it accepts the others.
     async fn start(script: &[Treatment]) -> Self {
-        let kept: Arc<Mutex<Vec<Vec<LogRecord>>>> = Arc::default();
-        let keeping = kept.clone();
         let mut script = script.to_vec();
         script.reverse();
         let script = Mutex::new(script);
+        Self::judging(move |_| script.lock().unwrap().pop().unwrap_or(Treatment::Accept)).await
+    }
+
+    /// Starts a collector that treats requests with a record that contains `text` in this way.
+    async fn treating(treatment: Treatment, text: &'static str) -> Self {
+        Self::judging(move |records| {
+            match records.iter().any(|record| body(record).contains(text)) {
+                true => treatment,
+                false => Treatment::Accept,
+            }
+        })
+        .await
+    }
+
+    async fn judging(judge: impl Fn(&[LogRecord]) -> Treatment + Send + Sync + 'static) -> Self {
+        let kept: Arc<Mutex<Vec<Vec<LogRecord>>>> = Arc::default();
+        let keeping = kept.clone();
         let server = Upstream::start(move |asked| {
             assert_eq!(asked.path, "/v1/logs");
             assert_eq!(asked.header("x-token"), Some("s3cret"));
             let request = ExportLogsServiceRequest::decode(&asked.body[..]).expect("logs");
             let scopes = request.resource_logs.into_iter().flat_map(|r| r.scope_logs);
-            let records = scopes.flat_map(|scope| scope.log_records).collect();
-            let treatment = script.lock().unwrap().pop().unwrap_or(Treatment::Accept);
-            match treatment {
+            let records = scopes.flat_map(|scope| scope.log_records);
+            // A test record belongs to no log.
+            let records: Vec<_> =
+                records.filter(|record| record.event_name != "promptgate.audit.test").collect();
+            match judge(&records) {
                 Treatment::Accept => keeping.lock().unwrap().push(records),
                 Treatment::LoseAcknowledgement => {
                     keeping.lock().unwrap().push(records);
@@ -97,7 +121,12 @@ impl Receiver {
 
     /// Waits until all lines have arrived that the log has by now.
     async fn until_all_of(&self, log: &Log) {
-        let expected: Vec<String> = log.text().lines().map(str::to_owned).collect();
+        self.until_all(&log.text()).await;
+    }
+
+    /// Waits until these lines of a log have arrived.
+    async fn until_all(&self, text: &str) {
+        let expected: Vec<String> = text.lines().map(str::to_owned).collect();
         assert!(!expected.is_empty());
         self.server
             .until_some(|| {
@@ -145,18 +174,20 @@ async fn every_record_arrives_byte_for_byte_and_in_order_whatever_the_collector_
     let log = Log::new();
     let upstream = Upstream::with_prompts(&["p"]).await;
     let receiver = Receiver::start(&[
+        Treatment::LoseAcknowledgement,
         Treatment::Status(503),
         Treatment::Hang,
         Treatment::RefusePart,
-        Treatment::LoseAcknowledgement,
         Treatment::Status(429),
-        Treatment::Status(400),
+        Treatment::Status(401),
     ])
     .await;
     let toml = log.table() + &receiver.table("batch = 4\n") + &upstream.table("up");
     let gateway = Gateway::start(&toml).await;
     for _ in 0..5 {
-        gateway.client().ask("prompts/get", json!({"name": "up__p"})).await;
+        let meta = json!({"traceparent": TRACE});
+        let params = json!({"name": "up__p", "_meta": meta});
+        gateway.client().ask("prompts/get", params).await;
     }
     receiver.until_all_of(&log).await;
     let lines = receiver.lines();
@@ -177,6 +208,171 @@ async fn every_record_arrives_byte_for_byte_and_in_order_whatever_the_collector_
     assert_eq!(attribute("gen_ai.prompt.name"), "up__p");
     assert_eq!(attribute("promptgate.decision"), "allowed");
     assert!(received.time_unix_nano > 0 && attribute("promptgate.mac").is_empty());
+    for record in [received, receiver.find("completed")] {
+        assert_eq!(&hex(&record.trace_id), &TRACE[3..35], "{record:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_record_that_is_refused_for_good_is_passed_over_and_the_log_says_so() {
+    let refusals = [Treatment::Status(400), Treatment::Status(413), Treatment::Status(422)];
+    for refusal in refusals.into_iter().chain([Treatment::RefusePart]) {
+        let log = Log::new();
+        let upstream = Upstream::with_prompts(&["p", "bad"]).await;
+        let receiver = Receiver::treating(refusal, "\"name\":\"up__bad\"").await;
+        let toml = "[admin]\nlisten = \"127.0.0.1:0\"\n".to_owned()
+            + &log.table()
+            + &receiver.table("")
+            + &upstream.table("up");
+        let gateway = Gateway::start(&toml).await;
+        for name in ["up__p", "up__bad", "up__p", "up__bad", "up__p"] {
+            gateway.client().ask("prompts/get", json!({"name": name})).await;
+        }
+        let status = async || gateway.admin().send("GET", "/api/v1/status", &[], b"").await.json();
+        let status = eventually(status, |status| status["auditExport"]["refused"] == 2).await;
+        assert_eq!(status["audit"], "written");
+        gateway.drain().await;
+        let refused: Vec<u64> = log
+            .of("received")
+            .iter()
+            .filter(|record| record["name"] == "up__bad")
+            .map(|record| record["seq"].as_u64().unwrap())
+            .collect();
+        let said: Vec<u64> =
+            log.of("export_refused").iter().map(|r| r["record"].as_u64().unwrap()).collect();
+        assert_eq!((&said, said.len()), (&refused, 2));
+        // The rest of the log comes after a restart.
+        let gateway = Gateway::start(&toml).await;
+        let text = log.text();
+        let others = text.lines().filter(|line| !line.contains("\"name\":\"up__bad\""));
+        receiver.until_all(&others.collect::<Vec<_>>().join("\n")).await;
+        drop(gateway);
+        let reports = verified(&exported(&[&receiver.lines()]));
+        let [ExportedLogReport { report, .. }] = &reports[..] else { panic!("{reports:?}") };
+        assert_eq!((&report.mistakes[..], &report.refused), (&[][..], &refused));
+    }
+}
+
+#[tokio::test]
+async fn a_collector_that_refuses_everything_is_waited_for() {
+    let log = Log::new();
+    let upstream = Upstream::with_prompts(&["p"]).await;
+    let script: Vec<_> = std::iter::repeat_n(Treatment::Status(400), 12).collect();
+    let receiver = Receiver::start(&script).await;
+    let toml = log.table() + &receiver.table("batch = 4\n") + &upstream.table("up");
+    let gateway = Gateway::start(&toml).await;
+    gateway.client().ask("prompts/get", json!({"name": "up__p"})).await;
+    receiver.until_all_of(&log).await;
+    assert_eq!(log.of("export_refused"), Vec::<serde_json::Value>::new());
+}
+
+#[tokio::test]
+async fn the_rest_of_a_replaced_log_arrives_after_a_restart_and_before_the_log_that_continues_it() {
+    let logs = [Log::new(), Log::new(), Log::new()];
+    let upstream = Upstream::with_prompts(&["p"]).await;
+    let dead = Receiver::start(&[Treatment::Status(503); 1_000]).await;
+    let toml = |log: &Log, to: &Receiver| log.table() + &to.table("") + &upstream.table("up");
+    let gateway = Gateway::start(&toml(&logs[0], &dead)).await;
+    gateway.client().ask("prompts/get", json!({"name": "up__p"})).await;
+    for log in &logs[1..] {
+        gateway.reload(&toml(log, &dead)).await;
+        gateway.client().ask("prompts/get", json!({"name": "up__p"})).await;
+    }
+    gateway.drain().await;
+    assert_eq!(dead.lines(), Vec::<String>::new());
+    let receiver = Receiver::start(&[]).await;
+    let gateway = Gateway::start(&toml(&logs[2], &receiver)).await;
+    for log in &logs {
+        receiver.until_all_of(log).await;
+    }
+    drop(gateway);
+    let lines = receiver.lines();
+    let reports = verified(&exported(&[&lines]));
+    assert_eq!(reports.len(), 3);
+    for ExportedLogReport { report, .. } in &reports {
+        assert_eq!((report.first, &report.mistakes[..]), (1, &[][..]));
+    }
+    let place = |text: &str| lines.iter().position(|line| line.contains(text)).unwrap();
+    let first = |log: &Log| log.records()[0]["instance"].as_str().unwrap().to_owned();
+    assert!(logs.iter().map(|log| place(&first(log))).is_sorted(), "oldest first: {lines:#?}");
+}
+
+#[tokio::test]
+async fn three_replicas_into_one_collector_are_whole_in_one_file() {
+    let logs = [Log::new(), Log::new(), Log::new()];
+    let upstream = Upstream::with_prompts(&["p"]).await;
+    let receiver = Receiver::start(&[Treatment::LoseAcknowledgement, Treatment::Status(503)]).await;
+    let start = |log: &Log| log.table() + &receiver.table("batch = 5\n") + &upstream.table("up");
+    let mut replicas = Vec::new();
+    for log in &logs {
+        replicas.push(Gateway::start(&start(log)).await);
+    }
+    for _ in 0..4 {
+        for replica in &replicas {
+            replica.client().ask("prompts/get", json!({"name": "up__p"})).await;
+        }
+    }
+    for log in &logs {
+        receiver.until_all_of(log).await;
+    }
+    drop(replicas);
+    let reports = verified(&exported(&[&receiver.lines()]));
+    assert_eq!(reports.len(), 3);
+    for ExportedLogReport { report, .. } in &reports {
+        assert_eq!((report.first, &report.mistakes[..]), (1, &[][..]));
+        assert!(report.records >= 9, "{report:?}");
+    }
+}
+
+/// Kills of the drill; more by the environment.
+fn kills() -> usize {
+    let kills = std::env::var("PROMPTGATE_KILL_ROUNDS").ok();
+    kills.map_or(3, |kills| kills.parse().expect("PROMPTGATE_KILL_ROUNDS is a number"))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn d1_whenever_it_is_killed_every_record_on_the_disk_arrives_and_counts_once() {
+    const CLIENTS: usize = 8;
+    let upstream = Upstream::with_prompts(&["p"]).await;
+    let receiver = Receiver::start(&[Treatment::LoseAcknowledgement; 3]).await;
+    let folder = tempfile::tempdir().unwrap();
+    let toml = format!(
+        "[audit]\nkey = {{ value = \"{KEY}\" }}\nsegment_size = \"16KiB\"\n\
+         checkpoint = {{ records = 50 }}\nsync = \"20ms\"\n{}{}",
+        receiver.table("batch = 20\n"),
+        upstream.patient_table("up")
+    );
+    std::fs::write(folder.path().join("gateway.toml"), toml).unwrap();
+    for round in 0..kills() {
+        let process = Process::serve(folder.path()).await;
+        let answered = watch::Sender::new(0_usize);
+        let mut clients = JoinSet::new();
+        for _ in 0..CLIENTS {
+            let (client, answered) = (process.client(), answered.clone());
+            clients.spawn(async move {
+                let params = json!({"name": "up__p"});
+                while client.try_modern("prompts/get", params.clone()).await.is_some() {
+                    answered.send_modify(|count| *count += 1);
+                }
+            });
+        }
+        // Another place in each round: between batches, syncs, segments and checkpoints.
+        let mut counted = answered.subscribe();
+        let reached = counted.wait_for(|count| *count >= 5 + (round * 37) % 200);
+        timeout(PATIENCE, reached).await.expect("calls are answered").unwrap();
+        process.kill().await;
+        while clients.join_next().await.is_some() {}
+    }
+    let process = Process::serve(folder.path()).await;
+    let path = folder.path().join("audit");
+    receiver.until_all(&text(&path)).await;
+    process.stop().await;
+    let last = check(&path).last;
+    let reports = verified(&exported(&[&receiver.lines()]));
+    let [ExportedLogReport { repeated, report, .. }] = &reports[..] else { panic!("{reports:?}") };
+    assert_eq!((report.first, &report.mistakes[..]), (1, &[][..]));
+    // The process that ends has written its last records after the last batch.
+    assert!(report.last + 10 > last && *repeated > 0, "{} of {last}, {repeated}", report.last);
 }
 
 #[tokio::test]
@@ -236,4 +432,43 @@ async fn a_collector_that_is_down_delays_the_export_and_no_get_and_the_status_sa
     assert_eq!(status["audit"], "written", "the log does not wait for the collector");
     gateway.drain().await;
     assert_eq!(receiver.lines(), Vec::<String>::new());
+}
+
+#[test]
+fn the_files_for_collectors_take_each_record_to_its_store_without_a_queue_in_memory() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/collectors");
+    let read = |name: &str| std::fs::read_to_string(root.join(name)).unwrap();
+    let stores = [("object-storage", "awss3"), ("siem", "splunk_hec"), ("database", "clickhouse")];
+    for (file, store) in stores {
+        let text = read(&format!("{file}.yaml"));
+        let file: Json = serde_saphyr::from_str(&text).unwrap();
+        let receiver = &file["receivers"]["otlp"]["protocols"]["http"]["endpoint"];
+        assert_eq!(receiver, "0.0.0.0:4318", "the port that docs/audit.md names");
+        let exporter = &file["exporters"][store];
+        assert_eq!(exporter["sending_queue"], json!({"enabled": false}), "{text}");
+        let pipeline = json!({"receivers": ["otlp"], "exporters": [store]});
+        assert_eq!(file["service"]["pipelines"], json!({"logs": pipeline}));
+    }
+    assert_eq!(
+        serde_saphyr::from_str::<Json>(&read("object-storage.yaml")).unwrap()["exporters"]["awss3"]
+            ["marshaler"],
+        "otlp_json",
+        "lines that `audit verify --from` reads"
+    );
+    // The queries name events and members that there are.
+    let manual = std::fs::read_to_string(root.join("../../docs/audit.md")).unwrap();
+    let sql = read("database.sql");
+    let names: Vec<_> = sql.split('\'').skip(1).step_by(2).collect();
+    let known = |name: &&str| {
+        let is_of_the_query = ["X", "Y", "promptgate.audit"].contains(*name);
+        is_of_the_query
+            || ["name", "caller", "denied", "instance"].contains(*name)
+            || manual.contains(&format!("`{name}`"))
+            || manual.contains(&format!("\"{name}\""))
+    };
+    assert!(names.len() > 15, "{names:?}");
+    assert_eq!(
+        names.into_iter().filter(|name| !known(name)).collect::<Vec<_>>(),
+        Vec::<&str>::new()
+    );
 }

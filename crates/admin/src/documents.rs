@@ -213,13 +213,15 @@ pub(super) struct ExportRow {
     pub last_success: Option<String>,
     /// Why records wait; null after a success.
     pub error: Option<String>,
+    /// Records that the collector has refused for good since the start.
+    pub refused: u64,
 }
 
 impl ExportRow {
     pub(super) fn of(status: ExportStatus) -> Self {
-        let ExportStatus { waiting, lag, last_success, failure, .. } = status;
+        let ExportStatus { waiting, lag, last_success, failure, refused, .. } = status;
         let last_success = last_success.map(|at| humantime::format_rfc3339_seconds(at).to_string());
-        Self { waiting, lag_secs: lag.as_secs(), last_success, error: failure }
+        Self { waiting, lag_secs: lag.as_secs(), last_success, error: failure, refused }
     }
 }
 

@@ -16,17 +16,11 @@ pub(crate) struct Statement {
     pub seq: u64,
     /// The head of the hash chain.
     pub mac: Mac,
-    pub digests: LogDigests,
-}
-
-/// Running SHA-256 digests of a log.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct LogDigests {
-    /// Over all records.
+    /// The running SHA-256 digest over all records.
     pub lines: Digest,
     /// The number of the segment that is written.
     pub segment: u64,
-    /// Over the headers of all segments up to that one.
+    /// The running SHA-256 digest over the headers of all segments up to that one.
     pub headers: Digest,
 }
 
@@ -41,8 +35,8 @@ pub(crate) struct Checkpoint {
 impl Statement {
     /// States the present content of a log.
     pub(crate) fn of(head: &Head, segment: u64, headers: Digest) -> Self {
-        let digests = LogDigests { lines: head.lines, segment, headers };
-        Self { seq: head.seq, mac: head.mac, digests }
+        let Head { seq, mac, lines } = *head;
+        Self { seq, mac, lines, segment, headers }
     }
 
     /// Signs the statement for the log `instance`.
@@ -53,7 +47,7 @@ impl Statement {
 
     /// Returns the text that the signature covers (docs/audit.md).
     fn text(&self, instance: &str) -> String {
-        let Self { seq, mac, digests: LogDigests { lines, segment, headers } } = self;
+        let Self { seq, mac, lines, segment, headers } = self;
         let [mac, lines, headers] = [mac, lines, headers].map(|digest| hex(digest));
         format!(
             "promptgate audit checkpoint v2\n{instance}\n{seq}\n{mac}\n{lines}\n{segment}\n{headers}"
@@ -69,13 +63,13 @@ impl Checkpoint {
 
     /// Returns the record of the checkpoint.
     pub(crate) fn event(&self) -> AuditEvent {
-        let Statement { seq, mac, digests } = &self.statement;
+        let Statement { seq, mac, lines, segment, headers } = &self.statement;
         AuditEvent::new("checkpoint")
             .number("count", *seq)
             .text("head", &hex(mac))
-            .text("lines", &hex(&digests.lines))
-            .number("segment", digests.segment)
-            .text("headers", &hex(&digests.headers))
+            .text("lines", &hex(lines))
+            .number("segment", *segment)
+            .text("headers", &hex(headers))
             .text("signature", &self.signature)
     }
 
@@ -85,12 +79,13 @@ impl Checkpoint {
         text: impl Fn(&str) -> Option<String>,
     ) -> Option<Self> {
         let digest = |name| from_hex(&text(name)?);
-        let digests = LogDigests {
+        let statement = Statement {
+            seq: number("count")?,
+            mac: digest("head")?,
             lines: digest("lines")?,
             segment: number("segment")?,
             headers: digest("headers")?,
         };
-        let statement = Statement { seq: number("count")?, mac: digest("head")?, digests };
         Some(Self { statement, signature: text("signature")? })
     }
 }

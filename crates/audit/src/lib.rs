@@ -140,7 +140,7 @@ impl Audit {
             disk::canonicalize(&config.path)
                 .is_ok_and(|there| Some(there) == disk::canonicalize(path).ok())
         };
-        if let Some(running) = running.filter(|running| is_same_directory(running.path())) {
+        if let Some(running) = running.as_ref().filter(|log| is_same_directory(log.path())) {
             // The same key may be configured in a different way.
             let is_same = config.key()?.is_some_and(|key| running.uses_key(&key));
             return if is_same {
@@ -153,7 +153,11 @@ impl Audit {
         {
             return Err(io::Error::new(io::ErrorKind::WouldBlock, STILL_IN_USE));
         }
-        Ok(LogChange::Replaced(Some(Ledger::open(config, self.0.folder_use)?)))
+        let next = Ledger::open(config, self.0.folder_use)?;
+        if let Some(running) = &running {
+            export::keep_replaced(next.path(), running.path())?;
+        }
+        Ok(LogChange::Replaced(Some(next)))
     }
 
     /// Switches to the log of `next`, with the settings of `config`. The replaced log records the

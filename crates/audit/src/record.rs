@@ -20,6 +20,9 @@ pub struct AuditEvent {
     truncated: bool,
 }
 
+/// The event of a line that a collector refuses for good.
+pub(crate) const EXPORT_REFUSED: &str = "export_refused";
+
 /// The limit of a line, in bytes, including its line feed (docs/audit.md).
 pub(crate) const MAX_LINE: usize = 16 << 10;
 

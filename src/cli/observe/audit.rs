@@ -260,6 +260,12 @@ fn text(
         let last = range.end();
         let _ = writeln!(out, "missing: records {first} to {last}, as the log itself declares");
     }
+    if !report.refused.is_empty() {
+        let count = report.refused.len();
+        let records = listed(&report.refused);
+        let _ =
+            writeln!(out, "refused by the collector: {count} records, as the log says ({records})");
+    }
     unknown_outcomes(&mut out, &report.unknown);
     if report.unfinished > 0 {
         let _ = writeln!(
@@ -296,13 +302,18 @@ fn unknown_outcomes(out: &mut String, records: &[u64]) {
     if records.is_empty() {
         return;
     }
+    let _ = writeln!(
+        out,
+        "outcome unknown: {} calls were received, but their end was not recorded (records {})",
+        records.len(),
+        listed(records)
+    );
+}
+
+/// Lists the first record numbers.
+fn listed(records: &[u64]) -> String {
     let listed: Vec<_> = records.iter().take(MAX_LISTED).map(u64::to_string).collect();
     let more = records.len().saturating_sub(MAX_LISTED);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    let _ = writeln!(
-        out,
-        "outcome unknown: {} calls were received, but their end was not recorded (records {}{more})",
-        records.len(),
-        listed.join(", ")
-    );
+    listed.join(", ") + &more
 }

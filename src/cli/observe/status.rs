@@ -179,13 +179,17 @@ fn text(state: &Value) -> String {
         None => String::new(),
     };
     let export = &status["auditExport"];
+    let refused = match export["refused"].as_u64() {
+        Some(refused) if refused > 0 => format!(", {refused} refused by the collector"),
+        _ => String::new(),
+    };
     let exported = match export["waiting"].as_u64() {
         Some(0) => ", exported".to_owned(),
         Some(waiting) => format!(", {waiting} to export, oldest {}", age(&export["lagSecs"])),
         None => String::new(),
     };
     let mut out = format!(
-        "promptgate {}, {readiness}, up {}, audit {}{verified_ago}{exported}\nconfiguration {}\n",
+        "promptgate {}, {readiness}, up {}, audit {}{verified_ago}{exported}{refused}\nconfiguration {}\n",
         word(&status["version"]),
         age(&status["uptimeSecs"]),
         word(&status["audit"]),

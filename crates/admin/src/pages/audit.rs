@@ -183,13 +183,16 @@ fn verified(last: Option<&RegularOutcome>) -> String {
 }
 
 fn exported(status: &ExportStatus) -> String {
-    let ExportStatus { waiting, lag, last_success, failure, .. } = status;
+    let ExportStatus { waiting, lag, last_success, failure, refused, .. } = status;
     let at = last_success.map(|at| humantime::format_rfc3339_seconds(at).to_string());
     let at = at.unwrap_or_else(|| "none".to_owned());
     let failure = failure.as_deref().unwrap_or("none");
     let waiting = counted(usize::try_from(*waiting).unwrap_or(usize::MAX), "record");
     let lag = lag.as_secs();
-    format!("Export: {waiting} to send, {lag} s late; last success: {at}; error: {failure}.")
+    format!(
+        "Export: {waiting} to send, {lag} s late; refused for good: {refused}; last success: {at}; \
+         error: {failure}."
+    )
 }
 
 fn find(params: &Params) -> PageResult<Find> {

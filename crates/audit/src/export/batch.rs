@@ -7,17 +7,20 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 
-use super::cursor::Cursor;
+use super::cursor::{Cursor, replaced};
 use crate::ledger::Ledger;
+use crate::proof::prove;
 use crate::queue::Queue;
-use crate::record::RecordLine;
+use crate::record::{AuditEvent, EXPORT_REFUSED, MAX_LINE, RecordLine, next_digest};
 use crate::tail::Tail;
-use base::platform::blocking;
+use base::platform::run_blocking;
+use base::seal::hex::{from_hex, hex};
 
 /// A log that is exported. It does not hold the ledger, so that a replaced log can end meanwhile.
 pub(super) struct ExportedLog {
-    pub path: PathBuf,
-    queue: Arc<Queue>,
+    path: PathBuf,
+    /// `None` for a log of an earlier process, which has ended.
+    queue: Option<Arc<Queue>>,
     /// The last line that the collector has accepted.
     pub cursor: Cursor,
     /// The reader behind the last batch; `None` while it reads.
@@ -42,26 +45,40 @@ const MAX_BYTES: usize = 1 << 20;
 const MAX_READ: usize = 8 << 20;
 
 impl ExportedLog {
-    /// Opens a log behind its cursor.
+    /// Opens a log behind its cursor; first those that it continues, while they have lines to send.
     pub(super) fn open(ledger: &Ledger) -> io::Result<Self> {
-        let path = ledger.path().to_owned();
+        for path in replaced(ledger.path())? {
+            let log = Self::behind_cursor(path, None)?;
+            let tail = Tail::new(&log.path, log.cursor.position);
+            let (_, batch) = read(tail, log.cursor.clone(), 1, u64::MAX)?;
+            if batch.is_full || !batch.lines.is_empty() {
+                return Ok(log);
+            }
+        }
+        Self::behind_cursor(ledger.path().to_owned(), Some(ledger.queue().clone()))
+    }
+
+    fn behind_cursor(path: PathBuf, queue: Option<Arc<Queue>>) -> io::Result<Self> {
         let cursor = Cursor::read(&path)?;
-        let log = Self { path, queue: ledger.queue().clone(), cursor, tail: None };
+        let log = Self { path, queue, cursor, tail: None };
         log.report_progress();
         Ok(log)
     }
 
+    /// Whether the log is the one that is written here.
+    pub(super) fn is_of(&self, ledger: &Ledger) -> bool {
+        self.queue.as_ref().is_some_and(|queue| Arc::ptr_eq(queue, ledger.queue()))
+    }
+
     /// Whether the log is no longer written.
     pub(super) fn has_ended(&self) -> bool {
-        self.queue.is_closed()
+        self.queue.as_ref().is_none_or(|queue| queue.is_closed())
     }
 
     /// Reads at most `limit` lines behind the cursor that are known to be on the disk.
     pub(super) async fn next_batch(&mut self, limit: usize) -> io::Result<Batch> {
-        let synced = match self.has_ended() {
-            true => u64::MAX,
-            false => self.queue.synced.load(Ordering::Acquire),
-        };
+        let written = self.queue.as_ref().filter(|queue| !queue.is_closed());
+        let synced = written.map_or(u64::MAX, |queue| queue.synced.load(Ordering::Acquire));
         let cursor = self.cursor.clone();
         // A refused batch is read again.
         let tail = self.tail.take().filter(|tail| tail.position() == cursor.position);
@@ -69,6 +86,26 @@ impl ExportedLog {
         let (tail, batch) = run_blocking(move || read(tail, cursor, limit, synced)).await?;
         self.tail = Some(tail);
         Ok(batch)
+    }
+
+    /// Returns the record that a collector refuses the only line of a batch for good. It has what
+    /// continues the hash chain and the digest of the lines in the place of that line.
+    pub(super) async fn refused(&self, batch: &Batch, why: &str) -> io::Result<AuditEvent> {
+        let event = AuditEvent::new(EXPORT_REFUSED).text("log", &batch.end.instance);
+        let event = event.text("why", why);
+        let line = batch.lines.concat();
+        let read = RecordLine::read(&line);
+        let Some((seq, mac)) = read.and_then(|line| Some((line.seq()?, line.mac))) else {
+            // The header of a segment, which no caller has a part in.
+            return Ok(event.long_text("header", &String::from_utf8_lossy(&line), MAX_LINE / 2));
+        };
+        let path = self.path.clone();
+        let proof = run_blocking(move || prove(&path, seq)).await?;
+        let before = proof.and_then(|proof| from_hex(&proof.before));
+        let before = before.ok_or_else(|| io::Error::other("the refused record has left"))?;
+        let lines = next_digest(&before, &[&line[..], b"\n"].concat());
+        let event = event.number("record", seq).text("record_mac", &hex(&mac));
+        Ok(event.text("record_lines", &hex(&lines)))
     }
 
     /// Moves the cursor behind lines that the collector has accepted.
@@ -81,8 +118,9 @@ impl ExportedLog {
 
     /// Lets retention remove the segments before that of the cursor.
     fn report_progress(&self) {
-        let segment = self.cursor.position.segment;
-        self.queue.unexported.store(segment, Ordering::Release);
+        if let Some(queue) = &self.queue {
+            queue.unexported.store(self.cursor.position.segment, Ordering::Release);
+        }
     }
 }
 
@@ -118,12 +156,6 @@ impl Batch {
     pub(super) fn begin(&self) -> Option<SystemTime> {
         self.lines.first().and_then(|line| RecordLine::read(line)?.time())
     }
-}
-
-pub(super) async fn run_blocking<T: Send + 'static>(
-    work: impl FnOnce() -> io::Result<T> + Send + 'static,
-) -> io::Result<T> {
-    blocking(work).await.unwrap_or_else(|error| Err(io::Error::other(error.to_string())))
 }
 
 #[cfg(test)]
@@ -192,6 +224,9 @@ mod tests {
             Cursor { digest: "0".repeat(64), ..cursor.clone() },
             Cursor { instance: "j".to_owned(), ..cursor.clone() },
             Cursor { position: Position { offset: 1 << 20, ..cursor.position }, ..cursor.clone() },
+            // An older copy of the log, which gets other records under the same numbers.
+            Cursor { position: Position { segment: 3, offset: 0 }, seq: 9, ..cursor.clone() },
+            Cursor { position: Position { segment: 2, offset: 0 }, seq: 9, ..cursor.clone() },
         ] {
             wrong.write(path).unwrap();
             assert_eq!(Cursor::read(path).unwrap().seq, 0, "{wrong:?}");

@@ -31,9 +31,8 @@ pub(super) struct Refusal {
     pub why: String,
     /// The wait that the collector demands.
     pub retry_after: Option<Duration>,
-    /// Whether fewer records could be accepted: the request was too large, or some records of it
-    /// were refused.
-    pub is_part: bool,
+    /// Whether the refusal is about the records: other ones could be accepted.
+    pub is_of_records: bool,
 }
 
 /// The limit of a response, in bytes: far above the largest partial-success message.
@@ -101,13 +100,14 @@ fn outcome(
         let Some((count, message)) = otlp::refused(body) else { return Ok(()) };
         let message = sanitised(&message, MAX_SHOWN);
         let why = format!("the collector refuses {count} records: {message}");
-        return Err(Refusal { is_part: true, ..Refusal::of(why) });
+        return Err(Refusal { is_of_records: true, ..Refusal::of(why) });
     }
     let retry_after = retry_after(headers, now).map(Duration::from_secs);
     Err(Refusal {
         why: format!("HTTP {}", status.as_u16()),
         retry_after: retry_after.map(|wait| wait.min(MAX_RETRY_AFTER)),
-        is_part: status == StatusCode::PAYLOAD_TOO_LARGE,
+        // Such a request must not be repeated (OTLP 1.x, "Failures").
+        is_of_records: matches!(status.as_u16(), 400 | 413 | 422),
     })
 }
 
@@ -137,12 +137,18 @@ mod tests {
         assert_eq!(answered(200, &none, &response(0)), Ok(()), "a warning refuses nothing");
         assert_eq!(answered(200, &none, b"{}"), Ok(()), "JSON in place of protobuf");
         let refused = answered(200, &none, &response(2)).unwrap_err();
-        assert!(refused.is_part && refused.why.contains("refuses 2 records: too"), "{refused:?}");
-        for status in [301, 400, 401, 404, 429, 500, 503] {
+        assert!(
+            refused.is_of_records && refused.why.contains("refuses 2 records: too"),
+            "{refused:?}"
+        );
+        for status in [301, 401, 403, 404, 429, 500, 503] {
             let refused = answered(status, &none, b"").unwrap_err();
-            assert_eq!((refused.why, refused.is_part), (format!("HTTP {status}"), false));
+            assert_eq!((refused.why, refused.is_of_records), (format!("HTTP {status}"), false));
         }
-        assert!(answered(413, &none, b"").unwrap_err().is_part);
+        assert!(
+            [400, 413, 422].map(|s| answered(s, &none, b"").unwrap_err().is_of_records)
+                == [true; 3]
+        );
     }
 
     #[test]

@@ -2,12 +2,14 @@
 //! the folder of the log, so that a restart goes on behind that line.
 
 use std::io::{self, Read, Seek, SeekFrom};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use tracing::warn;
 
 use crate::record::MAX_LINE;
+use crate::segments::folder::segment_numbers;
+use crate::segments::recover::read_header;
 use crate::segments::segment_reader::SegmentReader;
 use crate::tail::{Position, instance};
 use base::platform::disk::{self, Readers};
@@ -30,6 +32,9 @@ pub(super) struct Cursor {
 }
 
 const FILE: &str = "export.json";
+
+/// The file with the folders of the logs before this one, oldest first.
+const REPLACED_FILE: &str = "replaced.json";
 
 impl Cursor {
     /// Reads the cursor of the log in a folder. A cursor that does not fit the log is the begin of
@@ -70,12 +75,15 @@ impl Cursor {
     /// Whether the line before the position is the accepted one, or has left with its segment.
     fn fits(&self, folder: &Path) -> io::Result<bool> {
         let Position { segment, offset } = self.position;
-        let mut file = match SegmentReader::open(folder, segment) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
-            file => file?,
-        };
-        if offset == 0 || offset > file.length()? {
-            return Ok(offset == 0);
+        let next = segment_numbers(folder)?.into_iter().find(|number| *number >= segment);
+        // A log that ends before the cursor is an older copy, which gets other records.
+        let Some(next) = next else { return Ok(false) };
+        if next > segment || offset == 0 {
+            return Ok(read_header(folder, next)?.previous.seq >= self.seq);
+        }
+        let mut file = SegmentReader::open(folder, segment)?;
+        if offset > file.length()? {
+            return Ok(false);
         }
         let start = offset.saturating_sub(MAX_LINE as u64);
         let mut text = Vec::new();
@@ -83,6 +91,30 @@ impl Cursor {
         file.take(offset - start).read_to_end(&mut text)?;
         let last = text.strip_suffix(b"\n").and_then(|text| text.rsplit(|&b| b == b'\n').next());
         Ok(last.is_some_and(|line| digest(line) == self.digest))
+    }
+}
+
+/// Keeps in the folder of a log that it continues the log in the folder `before`: a restart does
+/// not know that log, whose last records may not be exported yet.
+pub(crate) fn keep_replaced(folder: &Path, before: &Path) -> io::Result<()> {
+    let own = disk::canonicalize(folder)?;
+    let mut all = replaced(folder)?;
+    for earlier in replaced(before)?.into_iter().chain([disk::canonicalize(before)?]) {
+        if earlier != own && !all.contains(&earlier) {
+            all.push(earlier);
+        }
+    }
+    let text = serde_json::to_string(&all).map_err(io::Error::other)?;
+    durable_file::replace(&folder.join(REPLACED_FILE), text, Readers::Owner)
+}
+
+/// Returns the folders of the logs that a log continues, oldest first.
+pub(super) fn replaced(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let file = folder.join(REPLACED_FILE);
+    match disk::read_to_string(&file) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        text => serde_json::from_str(&text?)
+            .map_err(|error| io::Error::other(format!("{}: {error}; remove it", file.display()))),
     }
 }
 

@@ -8,7 +8,7 @@ mod cursor;
 mod otlp;
 
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::Notify;
@@ -17,10 +17,13 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::ledger::Ledger;
-use base::platform::wall_clock;
-use batch::{Batch, ExportedLog, run_blocking};
+use base::platform::{Locked, run_blocking, wall_clock};
+use batch::{Batch, ExportedLog};
 use collector::{Collector, Refusal};
 use config::Proxies;
+pub(crate) use cursor::keep_replaced;
+use domain::calls::caller::Caller;
+use domain::calls::fair_share::Holder;
 use domain::time::backoff::Backoff;
 
 /// The export of a gateway, with its state.
@@ -57,6 +60,8 @@ pub struct ExportStatus {
     pub last_success: Option<SystemTime>,
     /// Why records wait; `None` after a success.
     pub failure: Option<String>,
+    /// Records that the collector has refused for good since the start.
+    pub refused: u64,
 }
 
 /// The running export of one log to one collector.
@@ -75,18 +80,18 @@ const RETRY: Duration = Duration::from_secs(10);
 impl AuditExport {
     /// Applies the destination of a configuration; `None` ends the export.
     pub fn configure(&self, destination: Option<Destination>) {
-        let mut current = lock(&self.destination);
+        let mut current = self.destination.locked();
         if *current != destination {
             *current = destination;
-            *lock(&self.status) = ExportStatus::default();
+            *self.status.locked() = ExportStatus::default();
             self.configured.notify_one();
         }
     }
 
     /// Returns the state of the export; `None` without it. `synced` is the last record on the disk.
     pub(super) fn status(&self, synced: u64, now: SystemTime) -> Option<ExportStatus> {
-        lock(&self.destination).as_ref()?;
-        let status = lock(&self.status).clone();
+        self.destination.locked().as_ref()?;
+        let status = self.status.locked().clone();
         let waiting = synced.saturating_sub(status.accepted);
         // A clock that was set back makes no record older.
         let age = status.oldest.and_then(|oldest| now.duration_since(oldest).ok());
@@ -104,7 +109,6 @@ impl AuditExport {
             loop {
                 let stepped = self.step(&mut running, current()).await;
                 let pause = stepped.unwrap_or_else(|error| {
-                    running = None;
                     self.failed(error.to_string());
                     RETRY
                 });
@@ -123,35 +127,42 @@ impl AuditExport {
         running: &mut Option<Exporting>,
         ledger: Option<Arc<Ledger>>,
     ) -> io::Result<Duration> {
-        let destination = lock(&self.destination).clone();
-        running.take_if(|running| Some(&running.destination) != destination.as_ref());
+        let destination = self.destination.locked().clone();
         let (Some(destination), Some(ledger)) = (destination, ledger) else {
             return Ok(RETRY);
         };
+        let before = running.take_if(|running| running.destination != destination);
         let exporting = match running {
             Some(running) => running,
-            None => running.insert(Exporting::open(destination, &ledger).await?),
+            None => running.insert(Exporting::open(destination, before, &ledger).await?),
         };
         let interval = exporting.destination.config.interval;
         let batch = exporting.log.next_batch(exporting.limit).await?;
         let is_full = batch.is_full;
-        self.update(exporting.log.cursor.seq, batch.begin());
+        // While the rest of a replaced log is exported, the log that is written waits as a whole.
+        let is_current = exporting.log.is_of(&ledger);
+        self.update(if is_current { exporting.log.cursor.seq } else { 0 }, batch.begin());
         if batch.lines.is_empty() && !is_full {
             // The replaced log is read to its end before the log that continues it.
-            if ledger.path() != exporting.log.path && exporting.log.has_ended() {
+            if exporting.log.has_ended() && !is_current {
                 *running = None;
                 return Ok(Duration::ZERO);
             }
             return Ok(interval);
         }
-        if let Err(Refusal { why, retry_after, .. }) = exporting.send(&batch).await {
-            self.failed(why);
+        if let Err(refusal) = exporting.send(&batch).await {
             let wait = exporting.backoff.next(fastrand::f64());
-            return Ok(retry_after.unwrap_or_default().max(wait));
+            if !exporting.is_refused_for_good(&batch, &refusal).await {
+                self.failed(refusal.why);
+                return Ok(refusal.retry_after.unwrap_or_default().max(wait));
+            }
+            self.pass_over(&mut exporting.log, &batch, &refusal.why, &ledger).await?;
+            // The record of a refusal may be refused, too, which makes another one.
+            return Ok(interval);
         }
         exporting.log.accept(batch.end).await?;
-        self.update(exporting.log.cursor.seq, None);
-        let mut status = lock(&self.status);
+        self.update(if is_current { exporting.log.cursor.seq } else { 0 }, None);
+        let mut status = self.status.locked();
         status.last_success = Some(wall_clock());
         if status.failure.take().is_some() {
             info!("the collector accepts records of the audit log again");
@@ -159,14 +170,36 @@ impl AuditExport {
         Ok(if is_full { Duration::ZERO } else { interval })
     }
 
+    /// Moves the cursor behind the only line of a batch, after the log has the record that the
+    /// collector refuses it for good.
+    async fn pass_over(
+        &self,
+        log: &mut ExportedLog,
+        batch: &Batch,
+        why: &str,
+        ledger: &Ledger,
+    ) -> io::Result<()> {
+        let refused = log.refused(batch, why).await?;
+        let holder = Holder::of(&Caller::anonymous(), None);
+        ledger.record(&holder, refused).await.map_err(io::Error::other)?;
+        log.accept(batch.end.clone()).await?;
+        self.status.locked().refused += 1;
+        warn!(
+            record = log.cursor.seq,
+            reason = why,
+            "the collector refuses an audit record for good"
+        );
+        Ok(())
+    }
+
     fn update(&self, accepted: u64, oldest: Option<SystemTime>) {
-        let mut status = lock(&self.status);
+        let mut status = self.status.locked();
         status.accepted = accepted;
         status.oldest = oldest;
     }
 
     fn failed(&self, why: String) {
-        let mut status = lock(&self.status);
+        let mut status = self.status.locked();
         if status.failure.as_ref() != Some(&why) {
             warn!(reason = why, "the audit log cannot be exported; retrying");
             status.failure = Some(why);
@@ -187,12 +220,20 @@ impl Destination {
 }
 
 impl Exporting {
-    async fn open(destination: Destination, ledger: &Arc<Ledger>) -> io::Result<Self> {
+    /// Opens the log of the export `before`, or else the one behind its cursor.
+    async fn open(
+        destination: Destination,
+        before: Option<Self>,
+        ledger: &Arc<Ledger>,
+    ) -> io::Result<Self> {
         let Destination { config, proxies, .. } = &destination;
         let collector = Collector::new(config.clone(), proxies).map_err(io::Error::other)?;
         let limit = config.batch;
         let ledger = ledger.clone();
-        let log = run_blocking(move || ExportedLog::open(&ledger)).await?;
+        let log = match before {
+            Some(before) => before.log,
+            None => run_blocking(move || ExportedLog::open(&ledger)).await?,
+        };
         Ok(Self { destination, collector, log, limit, backoff: Backoff::default() })
     }
 
@@ -206,13 +247,16 @@ impl Exporting {
                 self.limit = (2 * self.limit).min(config.batch);
                 self.backoff = Backoff::default();
             }
-            Err(refusal) if refusal.is_part => self.limit = (count / 2).max(1),
+            Err(refusal) if refusal.is_of_records => self.limit = (count / 2).max(1),
             Err(_) => {}
         }
         sent
     }
-}
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Whether the collector refuses the only line of a batch, and accepts a test record.
+    async fn is_refused_for_good(&self, batch: &Batch, refusal: &Refusal) -> bool {
+        let is_alone = refusal.is_of_records && batch.lines.len() == 1;
+        let test = otlp::test_request(&self.destination.service, wall_clock());
+        is_alone && self.collector.send(&test).await.is_ok()
+    }
 }

@@ -3,11 +3,11 @@
 use std::fs;
 use std::path::Path;
 
-use super::{check, key, sample};
+use super::{at, check, key, open, sample};
 use crate::checkpoint::Checkpoint;
 use crate::keys::Keys;
 use crate::proof::prove;
-use crate::record::{RecordLine, next_digest};
+use crate::record::{AuditEvent, RecordLine, next_digest};
 use crate::segments::folder::{segment_name, segment_numbers};
 use crate::verify::TrustAnchors;
 use crate::verify::exported::{ExportedLines, ExportedLogReport};
@@ -89,6 +89,67 @@ fn missing_and_changed_records_are_named() {
     for said in said(&twice) {
         assert!(said.contains("record 4: the record 4 came with two different contents"), "{said}");
     }
+}
+
+/// A log whose records say which lines a collector has refused, and without which it has the log.
+fn refused_lines(path: &Path, signed: bool) -> Vec<String> {
+    sample(path);
+    let all = lines(path);
+    let find = |text: &str| all.iter().find(|line| line.starts_with(text)).unwrap();
+    let header = find("{\"segment\":2,");
+    let record = |seq: u64| {
+        let line = find(&format!("{{\"seq\":{seq},"));
+        let read = RecordLine::read(line.as_bytes()).unwrap();
+        let before = from_hex(&prove(path, seq).unwrap().unwrap().before).unwrap();
+        let lines = next_digest(&before, format!("{line}\n").as_bytes());
+        AuditEvent::new("export_refused")
+            .text("log", &read.string("instance").unwrap())
+            .number("record", seq)
+            .text("record_mac", &hex(&read.mac))
+            .text("record_lines", &hex(&lines))
+    };
+    // Two in a row, the last of a segment, and a header.
+    let said = [record(4), record(5), record(11)].into_iter();
+    let said = said.chain([AuditEvent::new("export_refused").long_text("header", header, 8192)]);
+    let (mut log, _) = open(path);
+    for event in said.collect::<Vec<_>>() {
+        log.append(std::iter::once((&event, at(40))), at(40)).unwrap();
+    }
+    if signed {
+        log.sign(at(41)).unwrap();
+    }
+    log.sync(at(41)).unwrap();
+    let is_refused = |line: &String| {
+        line == header || [4, 5, 11].iter().any(|n| line.starts_with(&format!("{{\"seq\":{n},")))
+    };
+    lines(path).into_iter().filter(|line| !is_refused(line)).collect()
+}
+
+#[test]
+fn refused_records_are_named_and_the_lines_around_them_are_verified() {
+    let folder = tempfile::tempdir().unwrap();
+    let kept = refused_lines(folder.path(), true);
+    for reports in verified(&kept) {
+        let [ExportedLogReport { report, .. }] = &reports[..] else { panic!("{reports:?}") };
+        assert_eq!((&report.mistakes[..], &report.refused[..]), (&[][..], &[4, 5, 11][..]));
+        assert!(report.signed.is_some());
+    }
+    // A record that no log says to be refused is missing beside one that is.
+    let others: Vec<_> =
+        kept.iter().filter(|line| !line.starts_with("{\"seq\":6,")).cloned().collect();
+    for reports in verified(&others) {
+        let what = &reports[0].report.mistakes[0].what;
+        assert!(what.contains("the records 6 to 6 are missing"), "{what}");
+    }
+}
+
+#[test]
+fn without_the_secret_a_refusal_counts_once_a_checkpoint_has_signed_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let [secret, public] = verified(&refused_lines(folder.path(), false));
+    assert_eq!(secret[0].report.mistakes, []);
+    let what = &public[0].report.mistakes[0].what;
+    assert!(what.contains("the records 4 to 5 are missing"), "{what}");
 }
 
 #[test]

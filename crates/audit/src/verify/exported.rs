@@ -9,14 +9,27 @@ use serde_json::Value;
 
 use super::verifier::{Successor, Verifier};
 use super::{TrustAnchors, VerificationReport, Violation};
-use crate::record::RecordLine;
+use crate::record::{EXPORT_REFUSED, Head, RecordLine};
 use crate::segments::folder::segment_name;
 use crate::segments::header::SegmentHeader;
+use base::seal::hex::from_hex;
 
 /// The lines of all logs that a collector has kept.
 #[derive(Debug, Default)]
 pub struct ExportedLines {
     logs: BTreeMap<String, LinesOfLog>,
+    refusals: Vec<Refusal>,
+}
+
+/// The record of a log that a collector has refused another record, of the same log or not.
+#[derive(Debug)]
+struct Refusal {
+    /// The log that says so, and the number of its record.
+    by: String,
+    seq: u64,
+    /// The log of the refused record.
+    log: String,
+    refused: Head,
 }
 
 /// The lines of one log.
@@ -26,6 +39,9 @@ struct LinesOfLog {
     headers: BTreeMap<u64, Vec<u8>>,
     /// The records, by their sequence numbers; with line feeds.
     records: BTreeMap<u64, Vec<u8>>,
+    /// The last record that is a checkpoint.
+    checkpoint: u64,
+    refused: BTreeMap<u64, Head>,
     repeated: u64,
     /// The lines that came with different contents.
     mistakes: Vec<Violation>,
@@ -95,7 +111,16 @@ impl ExportedLines {
     fn add(&mut self, text: &[u8]) -> bool {
         let Some(line) = RecordLine::read(text) else { return false };
         let Some(instance) = line.string("instance") else { return false };
+        if line.is(EXPORT_REFUSED) {
+            if let Some(header) = line.string("header") {
+                self.add(header.as_bytes());
+            }
+            self.refusals.extend(Refusal::read(&line));
+        }
         let log = self.logs.entry(instance).or_default();
+        if line.is("checkpoint") {
+            log.checkpoint = log.checkpoint.max(line.seq().unwrap_or_default());
+        }
         let (number, of_kind, kind) = match (line.seq(), line.number("segment")) {
             (Some(seq), _) => (seq, &mut log.records, "record"),
             (None, Some(segment)) => (segment, &mut log.headers, "segment"),
@@ -118,7 +143,15 @@ impl ExportedLines {
     }
 
     /// Verifies each log from the first line to the last that came.
-    pub fn verify(self, anchors: &TrustAnchors) -> Vec<ExportedLogReport> {
+    pub fn verify(mut self, anchors: &TrustAnchors) -> Vec<ExportedLogReport> {
+        for Refusal { by, seq, log, refused } in self.refusals {
+            // Without the secret, only a later checkpoint shows that the log says so.
+            let is_signed = self.logs.get(&by).is_some_and(|by| by.checkpoint > seq);
+            let is_believed = is_signed || anchors.keys.is_some();
+            if let Some(log) = self.logs.get_mut(&log).filter(|_| is_believed) {
+                log.refused.insert(refused.seq, refused);
+            }
+        }
         let verify = |(instance, lines): (String, LinesOfLog)| {
             let repeated = lines.repeated;
             ExportedLogReport { instance, repeated, report: lines.verify(anchors.clone()) }
@@ -127,10 +160,27 @@ impl ExportedLines {
     }
 }
 
+impl Refusal {
+    /// Reads a record of a refusal; `None` if the refused line was no record.
+    fn read(line: &RecordLine<'_>) -> Option<Self> {
+        let digest = |name| from_hex(&line.string(name)?);
+        Some(Self {
+            by: line.string("instance")?,
+            seq: line.seq()?,
+            log: line.string("log")?,
+            refused: Head {
+                seq: line.number("record")?,
+                mac: digest("record_mac")?,
+                lines: digest("record_lines")?,
+            },
+        })
+    }
+}
+
 impl LinesOfLog {
     /// Verifies the lines in the segments in which they were written.
     fn verify(self, anchors: TrustAnchors) -> VerificationReport {
-        let Self { headers, mut records, mistakes, .. } = self;
+        let Self { headers, mut records, refused, mistakes, .. } = self;
         let begins = headers.into_iter().filter_map(|(number, text)| {
             let line = RecordLine::read(text.trim_ascii_end())?;
             let after = SegmentHeader::read(&line)?.previous.seq;
@@ -138,6 +188,7 @@ impl LinesOfLog {
         });
         let begins: Vec<_> = begins.collect();
         let mut verifier = Verifier::new(anchors);
+        verifier.refused = refused;
         // Records before the first header that came: their segment began before.
         let first = begins.first().map_or(u64::MAX, |(_, after, _)| after.saturating_add(1));
         let rest = records.split_off(&first);

@@ -56,6 +56,8 @@ pub struct VerificationReport {
     pub more_mistakes: u64,
     /// The sequence numbers that the log itself declares missing (event `gap`).
     pub missing: Vec<RangeInclusive<u64>>,
+    /// The sequence numbers of exported records that the collector has refused, as a log says.
+    pub refused: Vec<u64>,
     /// The calls with `received` but without `completed`, by the sequence numbers of `received`:
     /// the gateway was killed in between, and their outcome is unknown.
     pub unknown: Vec<u64>,

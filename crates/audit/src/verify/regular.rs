@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use tokio::time::{Instant, sleep};
@@ -19,7 +19,7 @@ use crate::ledger::Ledger;
 use crate::record::AuditEvent;
 use crate::segments::folder::{segment_modified, segment_numbers};
 use crate::segments::recover::read_header;
-use base::platform::{blocking, wall_clock};
+use base::platform::{Locked, run_blocking, wall_clock};
 
 /// The regular verification of a gateway, and its last outcome.
 #[derive(Default)]
@@ -83,7 +83,7 @@ const MAX_PROBLEMS: usize = 3;
 impl RegularVerification {
     /// Returns the outcome of the last verification; `None` before the first.
     pub fn last(&self) -> Option<RegularOutcome> {
-        self.lock().clone()
+        self.0.locked().clone()
     }
 
     /// Verifies the current log again and again, until `stop`.
@@ -99,8 +99,7 @@ impl RegularVerification {
             let began = wall_clock();
             let stopping = stop.clone();
             let known = before.clone().filter(|before| before.path == log.path);
-            let read = blocking(move || verify(&log, known, began, &stopping));
-            let read = read.await.unwrap_or_else(|error| Err(io::Error::other(error.to_string())));
+            let read = run_blocking(move || verify(&log, known, began, &stopping)).await;
             if stop.is_cancelled() {
                 return;
             }
@@ -110,12 +109,8 @@ impl RegularVerification {
             });
             let outcome = RegularOutcome::of(read);
             audit.note(outcome.event());
-            *self.lock() = Some(outcome);
+            *self.0.locked() = Some(outcome);
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<RegularOutcome>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

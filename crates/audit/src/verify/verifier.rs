@@ -1,11 +1,11 @@
 //! The verifier, which reads a log line by line.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::{self, BufRead, Read};
 use std::ops::{Range, RangeInclusive};
 
 use super::{KeptCheckpoint, MAX_MISTAKES, TrustAnchors, VerificationReport, Violation};
-use crate::checkpoint::{Checkpoint, LogDigests, Statement};
+use crate::checkpoint::{Checkpoint, Statement};
 use crate::keys::{Digest, Mac};
 use crate::record::{Head, MAX_LINE, RecordLine, next_digest};
 use crate::segments::folder::segment_number;
@@ -44,6 +44,8 @@ pub(super) struct Verifier {
     removed_signed: u64,
     /// Segments that were not read between others that were.
     gaps: Vec<SegmentGap>,
+    /// Records that a collector has refused, by their sequence numbers.
+    pub refused: BTreeMap<u64, Head>,
 }
 
 /// Segments that were not read.
@@ -85,6 +87,7 @@ impl Verifier {
             removed: 0,
             removed_signed: 0,
             gaps: Vec::new(),
+            refused: BTreeMap::new(),
         }
     }
 
@@ -203,6 +206,7 @@ impl Verifier {
                 "the header was changed, or the log was written with another key",
             );
         }
+        self.pass_refused(header.previous.seq.saturating_add(1));
         let before_number = segment_number(before);
         match self.head {
             // Whether earlier records may be missing is decided at the end.
@@ -263,11 +267,32 @@ impl Verifier {
         self.running = Some(RunningDigests { headers, ..stated });
     }
 
+    /// Passes the refused records between the last line and the record `next`.
+    fn pass_refused(&mut self, next: u64) {
+        let Some(mut head) = self.head else { return };
+        while let Some(first) = self.refused.first_entry().filter(|first| *first.key() < next) {
+            let (seq, refused) = first.remove_entry();
+            // A collector can refuse a record after it has accepted the same one.
+            if seq <= head.seq {
+                continue;
+            }
+            if seq > head.seq + 1 {
+                self.missing_records(&(head.seq + 1..=seq - 1));
+            }
+            head = refused;
+            let lines = head.lines;
+            self.running = self.running.map(|running| RunningDigests { lines, ..running });
+            self.report.refused.push(seq);
+        }
+        self.head = Some(head);
+    }
+
     /// Verifies a record; `text` is its line with the line feed.
     fn record(&mut self, line: &RecordLine<'_>, text: &[u8]) {
         let Some(seq) = line.seq() else {
             return self.report_mistake(None, "the line is not a record");
         };
+        self.pass_refused(seq);
         let head = self.head.unwrap_or_default();
         let mut expected = head.seq + 1;
         if line.is("gap")
@@ -331,22 +356,22 @@ impl Verifier {
                 "the signature of the checkpoint was not made with this log's key",
             );
         } else {
-            self.signed_lines(seq, statement.seq, statement.digests);
+            self.signed_lines(seq, statement);
         }
         self.report.checkpoint = Some(statement.seq);
     }
 
     /// Compares the lines that were read with the lines up to the record `through` that a
     /// checkpoint, the record `seq`, has signed.
-    fn signed_lines(&mut self, seq: u64, through: u64, digests: LogDigests) {
+    fn signed_lines(&mut self, seq: u64, signed: &Statement) {
         // Within a segment whose header is not known, there are none to compare.
         let Some(running) = &mut self.running else { return };
-        let is_same = running.lines == digests.lines
-            && self.headers.get(&digests.segment) == Some(&digests.headers);
+        let is_same = running.lines == signed.lines
+            && self.headers.get(&signed.segment) == Some(&signed.headers);
         // Later lines are compared with the signed digest, so that one change is reported once.
-        running.lines = digests.lines;
+        running.lines = signed.lines;
         if is_same {
-            self.report.signed = self.has_key().then_some(self.digests_from..=through);
+            self.report.signed = self.has_key().then_some(self.digests_from..=signed.seq);
             self.removed_signed = self.removed;
         } else {
             let after = self.report.checkpoint.unwrap_or(self.report.first.saturating_sub(1));
@@ -406,6 +431,7 @@ impl Verifier {
     /// Completes the report on some of the segments that are `listed`; the content of the others is
     /// unknown.
     pub(crate) fn finish_part(mut self, listed: &[u64]) -> VerificationReport {
+        self.pass_refused(u64::MAX);
         self.name = String::new();
         for SegmentGap { numbers, records } in std::mem::take(&mut self.gaps) {
             if !numbers.clone().all(|number| listed.binary_search(&number).is_ok()) {
@@ -429,7 +455,7 @@ impl Verifier {
     /// Compares a kept checkpoint with the record that it signs.
     fn check_kept(&mut self, kept: &KeptCheckpoint, found: Option<FoundRecord>) {
         let KeptCheckpoint { instance, checkpoint } = kept;
-        let Statement { seq, mac, digests } = checkpoint.statement;
+        let Statement { seq, mac, lines, segment, headers } = checkpoint.statement;
         if *instance != self.instance {
             // It may belong to the log of another gateway, unless it is signed with this log's key.
             if self.has_key() && self.is_signed(instance, checkpoint) {
@@ -452,10 +478,9 @@ impl Verifier {
         }
         match found {
             Some(found) if found.mac == mac => {
-                let headers = self.headers.get(&digests.segment);
+                let read = self.headers.get(&segment);
                 let is_changed = |running: RunningDigests| {
-                    digests.lines != running.lines
-                        || headers.is_some_and(|read| *read != digests.headers)
+                    lines != running.lines || read.is_some_and(|read| *read != headers)
                 };
                 if found.running.is_some_and(is_changed) {
                     self.report_mistake(
