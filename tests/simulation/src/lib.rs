@@ -6,6 +6,7 @@
 
 mod admin;
 mod client;
+mod collector;
 mod disk;
 mod machine;
 mod plan;
@@ -58,8 +59,8 @@ pub fn main() -> ExitCode {
 const USAGE: &str = "usage: cargo test --test simulation -- --seed NUMBER [--trace] [--without NAME]...
   --trace           prints what happens, one line for each event
   --without NAME    leaves out a kind of fault (network, moods, disk, crashes, restarts, reloads, changes, clock,
-                    intruders, floods, store, approvals, panics, authors, skills, links, rollouts,
-                    versions), the last client or upstream, or half of the
+                    intruders, floods, store, approvals, panics, authors, collector, skills, links,
+                    rollouts, versions), the last client or upstream, or half of the
                     time (half); can be repeated
 or: cargo test --test simulation -- --compare-store ADDRESS
   compares the model of the store with a Redis or Valkey server, whose database 9 and scripts are lost

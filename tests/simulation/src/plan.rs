@@ -11,6 +11,7 @@ use fastrand::Rng;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
+use crate::collector;
 use crate::skills::name_of;
 use crate::upstream::{CANDIDATE, MODERN, Plan, Prompt, ROLLED_OUT, SERVICE, Transport};
 use crate::vault;
@@ -80,7 +81,18 @@ pub struct Scenario {
     pub has_snapshot: bool,
     /// When rollouts are rolled back: more than this share of so many last gets has failed.
     pub rollback: (f64, usize),
+    /// The export of the audit log; `None` without a collector.
+    pub export: Option<Export>,
     pub faults: Faults,
+}
+
+/// The export of a small audit log, whose segments leave all the time.
+#[derive(Clone, Copy, Debug)]
+pub struct Export {
+    /// `audit.export.batch`.
+    pub batch: usize,
+    /// `audit.export.reserve`, in KiB: from no room to more than the log gets.
+    pub reserve: u64,
 }
 
 /// The caller that sends more than its share, and the first part of the names of its clients.
@@ -114,10 +126,12 @@ pub struct Faults {
     pub panics: bool,
     /// The authors of libraries write anything.
     pub authors: bool,
+    /// The collector of audit records fails.
+    pub collector: bool,
 }
 
 /// The names of the faults, as the command line has them.
-pub const FAULTS: [&str; 18] = [
+pub const FAULTS: [&str; 19] = [
     "network",
     "moods",
     "disk",
@@ -132,6 +146,7 @@ pub const FAULTS: [&str; 18] = [
     "approvals",
     "panics",
     "authors",
+    "collector",
     "skills",
     "links",
     "rollouts",
@@ -276,6 +291,17 @@ impl Rules {
     }
 }
 
+impl Export {
+    fn keys(self) -> String {
+        let Self { batch, reserve } = self;
+        format!(
+            "keep_size = \"128KiB\"\n[audit.export]\nendpoint = \"http://{}\"\nbatch = {batch}\n\
+             interval = \"100ms\"\ntimeout = \"2s\"\nreserve = \"{reserve}KiB\"\n",
+            collector::ADDRESS
+        )
+    }
+}
+
 /// Most hosts are near, some are not.
 fn draw_latency(rng: &mut Rng) -> (Duration, Duration) {
     let most = if rng.u8(..) < 200 { 2_000 } else { 80_000 };
@@ -376,6 +402,9 @@ impl Scenario {
         for plan in &mut upstreams {
             plan.has_versions = plan.can_have_versions() && own.u8(..) < 230;
         }
+        let reserve = own.choice([0, 64, 1 << 20]).expect("one of them");
+        let export = own.bool().then(|| Export { batch: own.usize(1..100), reserve });
+        let collector = own.u8(..) < 200;
         Self {
             latencies: (0..8).map(|_| draw_latency(rng)).collect(),
             upstreams,
@@ -388,6 +417,7 @@ impl Scenario {
             limit: (rng.u64(2..40) as f64, rng.usize(12..60)),
             has_snapshot,
             rollback,
+            export,
             faults: Faults {
                 network: happens(rng),
                 moods: happens(rng),
@@ -403,6 +433,7 @@ impl Scenario {
                 approvals: rng.u8(..) < 200,
                 panics: rng.u8(..) < 64,
                 authors,
+                collector,
             },
         }
     }
@@ -445,6 +476,7 @@ impl Scenario {
             "approvals" => faults.approvals = false,
             "panics" => faults.panics = false,
             "authors" => faults.authors = false,
+            "collector" => faults.collector = false,
             "skills" => self.upstreams.iter_mut().for_each(|plan| plan.has_skills = false),
             "links" => self.upstreams.iter_mut().for_each(|plan| plan.has_links = false),
             "rollouts" => self.upstreams.iter_mut().for_each(|plan| plan.has_rollout = false),
@@ -473,7 +505,7 @@ impl Scenario {
              breaker = {{ failures = 5, open_min = \"1s\", open_max = \"3s\" }}\n\
              [audit]\npath = \"audit\"\nkey = {{ env = \"AUDIT\" }}\ndurability = \"{durability}\"\n\
              sync = \"200ms\"\nraw_arguments = [\"*\"]\nsegment_size = \"1MiB\"\n\
-             checkpoint = {{ records = 20, every = \"5s\" }}\nverify_every = \"9s\"\n\
+             checkpoint = {{ records = 20, every = \"5s\" }}\nverify_every = \"9s\"\n{export}\
              [auth.stdio]\nid = \"caller-0\"\ngroups = [\"all\"]\n\
              [[limits]]\nname = \"per caller\"\nper = [\"caller\"]\ncallers = [\"caller-*\"]\nmethods = [\"prompts/list\", \"prompts/get\", \"completion/complete\"]\n\
              rate = \"{rate}/s\"\nburst = {burst}\n\
@@ -485,6 +517,7 @@ impl Scenario {
             listen = address_of(replica),
             admin = admin_of(replica),
             page_size = rules.page_size,
+            export = self.export.map(Export::keys).unwrap_or_default(),
             tools = if self.has_skills() { ", \"tools\"" } else { "" },
             snapshot = self.has_snapshot,
             share = (SHARE as f64 + 0.1) / IN_FLIGHT as f64,

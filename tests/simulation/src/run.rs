@@ -20,6 +20,7 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::admin;
 use crate::client::skills::{DOORS, Door, Visitor};
 use crate::client::{Client, Listener, Outcome};
+use crate::collector::{self, Collector};
 use crate::disk::Faults as DiskFaults;
 use crate::machine::{Machine, trace};
 use crate::plan::{Approvals, GATEWAY, HOME, IN_FLIGHT, Rules, STORE, Scenario, audit_of, home_of};
@@ -38,6 +39,7 @@ struct Gateway {
     apps: Mutex<Vec<Option<Arc<App>>>>,
     rules: std::sync::Mutex<Rules>,
     store: Store,
+    collector: Collector,
 }
 
 /// How long a crashed gateway is away: longer than anything that it had under way.
@@ -57,6 +59,8 @@ pub async fn run(mut rng: Rng, scenario: Scenario, machine: Machine) -> Arc<Worl
         apps: Mutex::new(vec![None; world.scenario.replicas]),
         rules: std::sync::Mutex::new(rules),
         store: start_store(&world.machine),
+        // With numbers of its own: all else happens as without it.
+        collector: Collector::start(Rng::with_seed(!rng.clone().u64(..)), &world.machine.network),
     });
     let playing = play(&gateway, &mut rng);
     tokio::select! {
@@ -134,6 +138,11 @@ async fn chaos(gateway: &Arc<Gateway>, rng: &mut Rng) {
             upstream.set_mood(draw_mood(rng));
         }
         world.vault().set_mood(rng.f64() * 0.3);
+    }
+    if faults.collector {
+        let mut own = Rng::with_seed(!rng.clone().u64(..));
+        // A bad one, or one that is down for the whole time.
+        gateway.collector.set_mood(if own.bool() { 1.0 } else { own.f64() });
     }
     if faults.disk {
         let chance = |rng: &mut Rng| if rng.bool() { rng.f64() * 0.2 } else { 0.0 };
@@ -294,6 +303,7 @@ async fn heal(gateway: &Gateway) {
     world.machine.freeze_disk(Duration::ZERO);
     set_disk_faults(world, &DiskFaults::default());
     gateway.store.heal();
+    gateway.collector.set_mood(0.0);
     for upstream in world.upstreams() {
         upstream.set_mood(Mood::default());
         upstream.stop_lying();
@@ -675,18 +685,21 @@ async fn check_end(gateway: &Gateway, idle_tasks: usize) {
     if handles > 0 {
         world.violation(format!("{handles} files are open after the end"));
     }
-    for replica in 0..world.scenario.replicas {
-        check_log(world, &audit_of(replica));
-    }
-    check_acknowledged(world);
-}
-
-fn check_log(world: &World, folder: &Path) {
     let key = Scenario::environment()[1].1.clone();
     let Some(key) = AuditKey::parse(&key) else {
         return world.violation("the audit key cannot be read".to_owned());
     };
     let anchors = TrustAnchors { keys: Some(Keys::new(&key).into()), ..TrustAnchors::default() };
+    for replica in 0..world.scenario.replicas {
+        check_log(world, &audit_of(replica), anchors.clone());
+    }
+    // Records that have left unexported, as the log says, are nowhere.
+    if collector::check(world, &gateway.collector, &anchors) {
+        check_acknowledged(world, &gateway.collector);
+    }
+}
+
+fn check_log(world: &World, folder: &Path, anchors: TrustAnchors) {
     match verify(folder, anchors) {
         Ok(report) if report.mistakes.is_empty() => {}
         Ok(report) => world.violation(format!("the audit log is not intact: {report:?}")),
@@ -694,9 +707,10 @@ fn check_log(world: &World, folder: &Path) {
     }
 }
 
-/// Checks that each acknowledged call is in the log of a replica.
-fn check_acknowledged(world: &World) {
-    let content: Vec<u8> = world.audit_segments(false).flatten().collect();
+/// Checks that each acknowledged call is in the log of a replica, or at the collector.
+fn check_acknowledged(world: &World, collector: &Collector) {
+    let mut content: Vec<u8> = world.audit_segments(false).flatten().collect();
+    content.extend(collector.kept());
     for nonce in world.acknowledged() {
         if memchr::memmem::find(&content, nonce.as_bytes()).is_none() {
             world.violation(format!("{nonce} was acknowledged, and is not on record"));
