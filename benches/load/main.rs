@@ -8,6 +8,7 @@
 
 mod client;
 mod collector;
+mod export;
 mod gateway;
 mod hop;
 mod instructions;
@@ -88,6 +89,8 @@ enum Role {
     Scale(scale::ScaleOptions),
     /// Latency at 70 % of the highest rate, with correction for coordinated omission.
     Open,
+    /// The export of the audit log: a dead collector, and a long log that catches up.
+    Export(export::ExportOptions),
     /// The cost of rate limits over several replicas (needs redis-server).
     Replicas,
     /// Counts instructions with callgrind, and compares them with benches/instructions.json.
@@ -113,6 +116,7 @@ fn main() {
         None => runtime.block_on(rounds::run(&options)),
         Some(Role::Scale(scale)) => runtime.block_on(scale::run(&options, &scale)),
         Some(Role::Open) => runtime.block_on(open_loop::run(&options)),
+        Some(Role::Export(export)) => runtime.block_on(export::run(&options, &export)),
         Some(Role::Replicas) => runtime.block_on(replicas::run(&options)),
         Some(Role::Instructions(chosen)) => runtime.block_on(instructions::run(&chosen)),
         Some(Role::Upstreams(upstreams)) => runtime.block_on(upstreams::serve(upstreams)),

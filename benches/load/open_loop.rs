@@ -123,7 +123,7 @@ async fn measure(
 
 /// Sends requests at a rate. A latency counts from the time at which the request was due, so that
 /// waiting for a free connection counts too.
-async fn open_loop(
+pub async fn open_loop(
     addr: SocketAddr,
     prepared: &Prepared,
     rate: f64,
