@@ -158,8 +158,7 @@ table! {
         field pub body_rate: usize = 8 << 10;
         /// First step of the drain: time after SIGTERM in which new connections are still accepted.
         pub pre_drain: Duration = section.duration(key, secs(1), Duration::ZERO);
-        /// Second step of the drain: time for requests in flight to complete. Then they end with
-        /// `shutting_down`.
+        /// Second step of the drain: time for requests in flight to complete.
         pub grace: Duration = section.duration(key, secs(30), Duration::ZERO);
     }
 }
