@@ -286,9 +286,9 @@ run_dependencies() { cargo deny --locked check bans licenses sources; }
 
 # --- The night
 
-step kills "" "the audit log through fifty kills"
+step kills "" "the audit log and its export through fifty kills"
 run_kills() {
-    PROMPTGATE_KILL_ROUNDS="${PROMPTGATE_KILL_ROUNDS:-50}" gateway_tests crashes::d1_ -- --nocapture
+    PROMPTGATE_KILL_ROUNDS="${PROMPTGATE_KILL_ROUNDS:-50}" gateway_tests ::d1_ -- --nocapture
 }
 
 step seeds "" "500 seeds of the simulation"

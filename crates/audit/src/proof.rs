@@ -26,8 +26,8 @@ pub struct Proof {
     pub checkpoint: String,
 }
 
-/// Proves the record `seq` of the log in a folder; `None` if the log does not have the record. Reads
-/// the segment of the record.
+/// Proves the record `seq` of the log in a folder; `None` if the log does not have the record.
+/// Reads the segment of the record.
 ///
 /// # Errors
 /// When a segment cannot be read.

@@ -209,7 +209,11 @@ impl Answer {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+    use crate::record::AuditEvent;
+    use config::Config;
 
     fn found(times: &[&str], next: Option<u64>) -> SearchResult {
         let entry = |time: &&str| LogEntry { time: (*time).to_owned(), ..LogEntry::default() };
@@ -271,6 +275,34 @@ mod tests {
         }
         let seen: Vec<String> = seen.iter().map(|(name, time)| format!("{name}{time}")).collect();
         assert_eq!(seen, ["a9", "b8", "a7", "b7", "a5", "a3", "b1"]);
+    }
+
+    #[tokio::test]
+    async fn a_question_about_too_many_records_gets_a_part_of_them_and_where_it_goes_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let toml = format!("[audit]\nkey = {{ value = \"{}=\" }}\n", "A".repeat(43));
+        let config = Config::parse("gateway.toml", &toml, folder.path(), &[]).unwrap();
+        let audit = Audit::open(config.audit.as_ref()).unwrap();
+        for number in 0..MAX_ENTRIES as u64 + 200 {
+            audit.note(AuditEvent::new("guard").number("number", number));
+        }
+        audit.close();
+        let evidence = Evidence { audit, usage: Arc::default() };
+        let find = Box::new(Find { event: Some("guard".into()), ..Find::default() });
+        let question = Question::Find { find, limit: 100_000, before: None };
+        let until = Instant::now() + Duration::from_secs(60);
+        let Answer::Found(Some(found)) = evidence.answer(question.clone(), until).await else {
+            panic!("an answer")
+        };
+        assert_eq!((found.entries.len(), found.complete), (MAX_ENTRIES, false));
+        let question = serde_json::to_vec(&question).unwrap();
+        let text = evidence.answer_text(&question, until, 32 << 10).await;
+        assert!(text.len() <= 32 << 10, "{}", text.len());
+        let Answer::Found(Some(part)) = serde_json::from_slice(&text).unwrap() else {
+            panic!("an answer")
+        };
+        assert!(!part.entries.is_empty() && part.entries.len() < MAX_ENTRIES);
+        assert!(part.next.is_some() && part.next != found.next, "it goes on behind the part");
     }
 
     #[tokio::test]

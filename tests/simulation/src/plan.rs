@@ -295,7 +295,7 @@ impl Export {
     fn keys(self) -> String {
         let Self { batch, reserve } = self;
         format!(
-            "keep_size = \"128KiB\"\n[audit.export]\nendpoint = \"http://{}\"\nbatch = {batch}\n\
+            "[audit.export]\nendpoint = \"http://{}\"\nbatch = {batch}\n\
              interval = \"100ms\"\ntimeout = \"2s\"\nreserve = \"{reserve}KiB\"\n",
             collector::ADDRESS
         )

@@ -42,6 +42,9 @@ struct Gateway {
     collector: Collector,
 }
 
+/// `audit.keep_size` of a log that is exported, in bytes.
+const EXPORTED_LOG: u64 = 32 << 10;
+
 /// How long a crashed gateway is away: longer than anything that it had under way.
 const DOWN: Duration = Duration::from_secs(20);
 
@@ -756,7 +759,12 @@ impl Gateway {
 
     fn configuration(&self, replica: usize, rules: &Rules) -> Config {
         let toml = self.world.scenario.configuration(replica, rules);
-        read(replica, &toml).unwrap_or_else(|error| panic!("{error}\n{toml}"))
+        let mut config = read(replica, &toml).unwrap_or_else(|error| panic!("{error}\n{toml}"));
+        if let Some(audit) = config.audit.as_mut().filter(|audit| audit.export.is_some()) {
+            // Less than a file may say, so that segments leave within the minutes of a run.
+            audit.keep_size = EXPORTED_LOG;
+        }
+        config
     }
 
     async fn start_all(&self) {
