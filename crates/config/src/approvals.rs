@@ -36,7 +36,7 @@ table! {
         pub mode: Mode = section.choice(key, Mode::Off, &MODES);
         /// Upstreams with their own mode.
         field pub modes: BTreeMap<UpstreamId, Mode> = modes;
-        /// `true`, with `enforce`: approved texts are served. See docs/approvals.md#snapshots.
+        /// `true`, with `enforce`: serves snapshots. See docs/approvals.md#snapshots.
         pub snapshot: bool = section.flag(key, false);
         /// `true`: each decision needs a reason.
         let require_reason: bool = section.flag(key, false);
