@@ -460,9 +460,9 @@ fn the_files_for_collectors_take_each_record_to_its_store_without_a_queue_in_mem
     let sql = read("database.sql");
     let names: Vec<_> = sql.split('\'').skip(1).step_by(2).collect();
     let known = |name: &&str| {
-        let is_of_the_query = ["X", "Y", "promptgate.audit"].contains(*name);
+        let is_of_the_query = ["X", "Y", "promptgate.audit"].contains(name);
         is_of_the_query
-            || ["name", "caller", "denied", "instance"].contains(*name)
+            || ["name", "caller", "denied", "instance"].contains(name)
             || manual.contains(&format!("`{name}`"))
             || manual.contains(&format!("\"{name}\""))
     };

@@ -18,12 +18,12 @@ use base::seal::hex::from_hex;
 #[derive(Debug, Default)]
 pub struct ExportedLines {
     logs: BTreeMap<String, LinesOfLog>,
-    refusals: Vec<Refusal>,
+    refusals: Vec<RefusedRecord>,
 }
 
 /// The record of a log that a collector has refused another record, of the same log or not.
 #[derive(Debug)]
-struct Refusal {
+struct RefusedRecord {
     /// The log that says so, and the number of its record.
     by: String,
     seq: u64,
@@ -115,7 +115,7 @@ impl ExportedLines {
             if let Some(header) = line.string("header") {
                 self.add(header.as_bytes());
             }
-            self.refusals.extend(Refusal::read(&line));
+            self.refusals.extend(RefusedRecord::read(&line));
         }
         let log = self.logs.entry(instance).or_default();
         if line.is("checkpoint") {
@@ -144,7 +144,7 @@ impl ExportedLines {
 
     /// Verifies each log from the first line to the last that came.
     pub fn verify(mut self, anchors: &TrustAnchors) -> Vec<ExportedLogReport> {
-        for Refusal { by, seq, log, refused } in self.refusals {
+        for RefusedRecord { by, seq, log, refused } in self.refusals {
             // Without the secret, only a later checkpoint shows that the log says so.
             let is_signed = self.logs.get(&by).is_some_and(|by| by.checkpoint > seq);
             let is_believed = is_signed || anchors.keys.is_some();
@@ -160,7 +160,7 @@ impl ExportedLines {
     }
 }
 
-impl Refusal {
+impl RefusedRecord {
     /// Reads a record of a refusal; `None` if the refused line was no record.
     fn read(line: &RecordLine<'_>) -> Option<Self> {
         let digest = |name| from_hex(&line.string(name)?);
