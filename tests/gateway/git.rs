@@ -9,6 +9,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
+use crate::audit::Log;
 use crate::support::process::command;
 use crate::support::{Gateway, eventually};
 
@@ -135,6 +136,27 @@ async fn a_commit_is_served_and_announced_and_a_rewritten_branch_is_followed() {
     serves(&gateway, "rewritten").await;
     assert_eq!(gateway.client().names().await.0, ["team__greet"]);
     gateway.drain().await;
+}
+
+#[tokio::test]
+async fn a_label_that_a_commit_moves_is_on_record_with_the_commit() {
+    let repository = Repository::new();
+    for number in 1..=2 {
+        let name = format!("refund/versions/{number}.md");
+        repository.write(&name, &format!("---\nname: refund\n---\n{number}"));
+    }
+    repository.write("labels.toml", "[refund]\nproduction = 1\n");
+    repository.commit("one");
+    let log = Log::new();
+    let gateway = Gateway::start(&(log.table() + &repository.table(""))).await;
+    serves(&gateway, "one").await;
+    repository.write("labels.toml", "[refund]\nproduction = 2\n");
+    let second = repository.commit("two");
+    let record = log.wait_for("label_moved").await;
+    let expected = json!(["refund", "production", 1, 2, "commit", second]);
+    let members = ["prompt", "label", "from", "to", "via", "commit"].map(|key| &record[key]);
+    assert_eq!(json!(members), expected, "{record}");
+    assert_eq!(log.of("label_moved").len(), 1, "the label has two names in the list");
 }
 
 #[tokio::test]

@@ -289,6 +289,29 @@ async fn a_move_over_the_api_is_of_what_was_seen_and_on_record() {
 }
 
 #[tokio::test]
+async fn a_move_in_the_file_is_on_record_and_one_by_a_command_is_so_once() {
+    let desk = Desk::open().await;
+    let row = desk.row(|_| true).await;
+    let body = json!({"version": 2, "by": "ada"});
+    assert_eq!(desk.put("candidate", &tag(&row), body).await.0, 200);
+    desk.library.write("labels.toml", "[refund]\nproduction = 3\nnew = 1\n");
+    desk.log.wait_for("label_removed").await;
+    let text = |record: &Value| {
+        let key = |key| record[key].to_string();
+        ["label", "from", "to", "by", "via"].map(key).join(" ")
+    };
+    let moved: Vec<_> = desk.log.of("label_moved").iter().map(text).collect();
+    let expected = [
+        r#""candidate" 3 2 "ada" "admin""#,
+        r#""new" null 1 null "file""#,
+        r#""production" 1 3 null "file""#,
+    ];
+    assert_eq!(moved, expected, "in the order of the moves");
+    let removed: Vec<_> = desk.log.of("label_removed").iter().map(text).collect();
+    assert_eq!(removed, [r#""candidate" 2 null null "file""#]);
+}
+
+#[tokio::test]
 async fn commands_move_labels_with_a_gateway_and_without_one() {
     let library = Library::new(LABELS);
     let folder = library.folder.path().to_owned();

@@ -12,6 +12,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::approvals::{Folder, enforced};
+use crate::audit::Log;
 use crate::support::client::modern;
 use crate::support::{Client, Gateway, Process, Received, Scripted, Upstream, eventually};
 
@@ -222,7 +223,8 @@ async fn a_moved_alias_a_new_prompt_and_a_deleted_one_reach_a_connected_client()
     let registry = Registry::default();
     registry.publish("greet", "one");
     let store = registry.serve().await;
-    let gateway = before(&store, "mlflow", "").await;
+    let log = Log::new();
+    let gateway = before(&store, "mlflow", &log.table()).await;
     let client = gateway.client();
     lists(&client, &["s__greet"]).await;
     let mut changes = client.listen().await;
@@ -237,6 +239,11 @@ async fn a_moved_alias_a_new_prompt_and_a_deleted_one_reach_a_connected_client()
     changes.event().await.expect("a notification");
     registry.promote("greet", Some(1));
     serves(&client, "s__greet", &["one"]).await;
+    let has_both = |moved: &Vec<Value>| moved.len() == 2;
+    let moved = eventually(async || log.of("label_moved"), has_both).await;
+    let members = |record: &Value| ["label", "from", "to", "via"].map(|key| record[key].clone());
+    let expected = json!([["production", 1, 2, "store"], ["production", 2, 1, "store"]]);
+    assert_eq!(json!(moved.iter().map(members).collect::<Vec<_>>()), expected);
     registry.remove("other");
     lists(&client, &["s__greet"]).await;
     // A name that is given again is another prompt.

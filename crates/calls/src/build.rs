@@ -17,6 +17,7 @@ use base::seal::Sealer;
 use catalog::announce::Announcer;
 use catalog::announce::announcement_debounce::Debounce;
 use catalog::announce::change_shares::ChangeShares;
+use catalog::announce::label_moves::CommandedMoves;
 use catalog::caller_lists::CallerLists;
 use catalog::lists::Lists;
 use catalog::refresh::{Inputs, Refresh, Renewal};
@@ -69,6 +70,7 @@ impl Router {
         let caller_lists = caller_lists(config, &sources, None, &upstream_deps);
         let (publish, published) = watch::channel(());
         let (change, changes) = watch::channel(None);
+        let commanded = Arc::new(CommandedMoves::default());
         let announce = Announcer {
             published: publish,
             changes: change,
@@ -79,6 +81,7 @@ impl Router {
             beyond_hosts: Vec::new(),
             audit: upstream_deps.audit.clone(),
             shares: ChangeShares::default(),
+            commanded: commanded.clone(),
             telemetry: upstream_deps.telemetry.clone(),
         };
         let (reports, reported) = mpsc::channel(REPORTS);
@@ -98,6 +101,7 @@ impl Router {
             unapproved_texts: UnapprovedTexts::default(),
             verified: VerifiedTexts::default(),
             rollouts: RolloutStates::default(),
+            commanded,
             texts,
             renewals,
             upstream_deps,

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::Router;
 use audit::record::AuditEvent;
+use catalog::announce::label_moves::CommandedMove;
 use catalog::blocking::run_blocking;
 use config::labels::{LabelMove, MoveError, move_label};
 use config::{Library, Transport};
@@ -232,9 +233,18 @@ impl LabelledPrompts<'_> {
         let via = decider.via;
         let deps = &self.router.shared.upstream_deps;
         let audit = deps.audit.clone();
+        let expected = self.router.shared.commanded.clone();
         // A spawned task finishes the move and its record even if the client disconnects.
         let moving = deps.tasks.spawn(run_blocking(move || {
-            let from = move_label(&folder, &wanted, tag.as_deref())?;
+            let commanded = CommandedMove {
+                upstream: upstream.clone(),
+                prompt: wanted.prompt.clone(),
+                label: wanted.label.clone(),
+                to: wanted.version.map(|version| version.to_string()),
+            };
+            expected.expect(commanded.clone(), Instant::now());
+            let from = move_label(&folder, &wanted, tag.as_deref())
+                .inspect_err(|_| _ = expected.take(&commanded, Instant::now()))?;
             audit.note(event(from, &wanted, &upstream).text("via", via));
             Ok(from)
         }));

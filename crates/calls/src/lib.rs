@@ -41,6 +41,7 @@ use bridge::Bridge;
 use bridged_request::BridgedRequest;
 use call_channel::CallChannel;
 use catalog::announce::changes::{Changes, Published};
+use catalog::announce::label_moves::CommandedMoves;
 use catalog::approval::{Availability, approval_arguments};
 use catalog::effective::TextReport;
 use catalog::listed_item::ListedItem;
@@ -118,6 +119,8 @@ struct RouterSharedState {
     unapproved_texts: UnapprovedTexts,
     verified: VerifiedTexts,
     rollouts: RolloutStates,
+    /// The moves of labels by commands that are not yet seen.
+    commanded: Arc<CommandedMoves>,
     /// Takes the texts that probes have found.
     texts: mpsc::Sender<Vec<TextReport>>,
     renewals: mpsc::Sender<Renewal>,

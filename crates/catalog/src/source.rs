@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use unicode_normalization::UnicodeNormalization;
 
+use super::announce::label_moves;
 use super::approval::ApprovalSettings;
 use config::{Config, offers_as_skills};
 use domain::name::{Prefix, UpstreamId};
@@ -25,6 +26,8 @@ pub struct UpstreamSource {
     pub skills_as_prompts: bool,
     /// `Some` if each prompt without required arguments becomes a skill, with its text so treated.
     pub prompts_as_skills: Option<HiddenText>,
+    /// Where labels of its prompts move ([`label_moves::via`]).
+    pub labels_via: &'static str,
 }
 
 impl UpstreamSource {
@@ -40,6 +43,7 @@ impl UpstreamSource {
             skills_as_prompts: upstream.skills_as_prompts,
             prompts_as_skills: offers_as_skills(config, &upstream.id)
                 .then_some(upstream.settings.content),
+            labels_via: label_moves::via(&upstream.transport),
         }
     }
 }

@@ -69,8 +69,6 @@ pub struct LibrarySnapshot {
     /// The prompt list of the library, with one reason for each invalid prompt file. Reasons and
     /// remarks begin with the path of the file, and the line and column in it.
     pub listed: PromptList,
-    /// The commit of the files, for a git repository.
-    pub commit: Option<Arc<str>>,
     /// Longest result, in bytes (`max_message`).
     max_message: usize,
     skills: SkillFiles,
@@ -209,7 +207,6 @@ impl LibrarySnapshot {
             prompts: BTreeMap::new(),
             superseded: BTreeMap::new(),
             listed,
-            commit: None,
             max_message,
             skills: SkillFiles::default(),
             renderable,
@@ -279,7 +276,8 @@ impl LibrarySnapshot {
         malformed.iter_mut().for_each(|prompt| in_repository(&mut prompt.reason));
         malformed.extend(left_out);
         remarks.iter_mut().for_each(in_repository);
-        (self.transport, self.commit) = ("git", Some(tree.commit.clone()));
+        self.transport = "git";
+        self.listed.commit = Some(tree.commit.clone());
         self
     }
 

@@ -59,6 +59,8 @@ pub struct PromptList {
     pub ttl: Option<Duration>,
     /// The age of a list that was kept on the disk, whose source was not read since the start.
     pub kept_age: Option<Duration>,
+    /// The commit of the files, for a git repository.
+    pub commit: Option<Arc<str>>,
     /// The pause before the next walk that the source has asked for (`Retry-After`).
     pub pause: Option<Duration>,
     /// Private if the `cacheScope` of at least one page is private.

@@ -207,7 +207,7 @@ impl Upstream {
 
     /// Returns the commit whose files are served, for a library in a git repository.
     pub fn commit(&self) -> Option<Arc<str>> {
-        self.of_library(|library| library.commit.clone())
+        self.of_library(|library| library.listed.commit.clone())
     }
 
     fn of_library<T>(&self, pick: impl FnOnce(&LibrarySnapshot) -> Option<T>) -> Option<T> {

@@ -36,8 +36,11 @@ const SENTENCES: &[(&str, &str)] = &[
     ("export_refused", "The collector *refused* a line of the log[, record {record}]: {why}"),
     ("gap", "{count:record} *could not be written*, from number {from_seq} on"),
     ("guard", "The guard {guard} examined {on} of {name}: *{outcome}*[, {code}][: {error}]"),
-    ("label_moved", "{by} moved the label {label} of {prompt} to version {to}[: {why}]"),
-    ("label_removed", "{by} removed the label {label} of {prompt}[: {why}]"),
+    (
+        "label_moved",
+        "The label {label} of {prompt} moved to version {to}[ by {by}][ ({via})][: {why}]",
+    ),
+    ("label_removed", "The label {label} of {prompt} was removed[ by {by}][ ({via})][: {why}]"),
     ("list_changed", "The list of prompts changed: {prompts:prompt}"),
     ("list_slowed", "The list of {upstream} changes again and again and is fetched less often"),
     ("log_replaced", "The audit log continues in another folder[: {by}]"),

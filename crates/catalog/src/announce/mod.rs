@@ -3,6 +3,7 @@
 pub mod announcement_debounce;
 pub mod change_shares;
 pub mod changes;
+pub mod label_moves;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,6 +25,7 @@ use domain::approval::ApprovalState;
 use domain::fault::excerpt;
 use domain::prompts::overlay;
 use domain::prompts::skill::SkillCount;
+use label_moves::{CommandedMoves, SeenMove};
 use telemetry::Telemetry;
 
 /// Announces the changes that the refresh has found, debounced.
@@ -43,6 +45,8 @@ pub struct Announcer {
     pub beyond_hosts: Vec<String>,
     pub audit: Audit,
     pub shares: ChangeShares,
+    /// The moves of labels that commands have recorded.
+    pub commanded: Arc<CommandedMoves>,
     pub telemetry: Telemetry,
 }
 
@@ -169,6 +173,21 @@ impl Announcer {
             let event = AuditEvent::new("definition_changed").text("upstream", upstream);
             let event = event.text("prompt", raw_name).text("before", before).text("now", now);
             self.audit.note(event.optional_text("overlays", keys.as_deref()));
+        }
+    }
+
+    /// Records moves of labels that no command of this gateway made, within the shares of their
+    /// upstreams: the others count as changed definitions, as they are.
+    pub(crate) fn record_moves(&mut self, seen: &[SeenMove]) {
+        for seen in seen {
+            let SeenMove { upstream, prompt, from, to, .. } = seen;
+            if self.commanded.take(&seen.as_commanded(), Instant::now()) {
+                continue;
+            }
+            let versions = [from, to].map(|version| version.as_deref().unwrap_or_default());
+            if self.shares.take(upstream, "definitions_changed", prompt, versions) {
+                self.audit.note(seen.event());
+            }
         }
     }
 

@@ -81,6 +81,7 @@ impl World {
             },
             skills_as_prompts: false,
             prompts_as_skills: None,
+            labels_via: "file",
         }
     }
 

@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use merging::Groups;
 
 use crate::announce::announcement_debounce::Debounce;
+use crate::announce::label_moves::SeenMove;
 use crate::announce::{Announcer, PromptTransition, Redefined};
 use crate::approval::ApprovalRow;
 use crate::blocking::{MERGED_AT_ONCE, run_blocking};
@@ -45,6 +46,8 @@ pub struct Refresh {
     skills: Arc<SkillCatalog>,
     /// Changed definitions since they were last taken.
     redefined: Vec<Redefined>,
+    /// Moved labels since they were last taken.
+    moves: Vec<SeenMove>,
     /// Changed states since they were last taken.
     transitions: Vec<PromptTransition>,
 }
@@ -119,6 +122,7 @@ impl Refresh {
             content: Arc::default(),
             skills: Arc::default(),
             redefined: Vec::new(),
+            moves: Vec::new(),
             transitions: Vec::new(),
         }
     }
@@ -212,6 +216,7 @@ impl Refresh {
                 }
             }
             announce.record(&std::mem::take(&mut self.redefined));
+            announce.record_moves(&std::mem::take(&mut self.moves));
             announce.record_transitions(&std::mem::take(&mut self.transitions));
             let snapshot = self.snapshot();
             announce.observe(&snapshot, Instant::now()).await;
@@ -377,7 +382,14 @@ impl Refresh {
         match report.outcome {
             Ok(mut walked) => {
                 known.keep_skills(&mut walked.listed, now);
-                let same = known.list.as_ref().is_some_and(|(old, _)| old.listed == walked.listed);
+                let before = known.list.as_ref().map(|(old, _)| &old.listed);
+                let same = before.is_some_and(|before| *before == walked.listed);
+                // A driver of another configuration may choose by another label.
+                let is_of_driver = !matches!(known.state, ReportState::Joining);
+                if let Some(before) = before.filter(|_| !same && is_of_driver) {
+                    let of = (known.source.id.as_str(), known.source.labels_via);
+                    self.moves.extend(SeenMove::between(before, &walked.listed, of));
+                }
                 if !same {
                     known.version.number = next_number();
                 }
@@ -606,6 +618,7 @@ mod tests {
             },
             skills_as_prompts: false,
             prompts_as_skills: None,
+            labels_via: "file",
         }
     }
 

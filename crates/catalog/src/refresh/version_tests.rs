@@ -64,6 +64,7 @@ fn upstream_source(driver: DriverId, store: &LockFile) -> UpstreamSource {
         },
         skills_as_prompts: false,
         prompts_as_skills: None,
+        labels_via: "file",
     }
 }
 

@@ -610,7 +610,7 @@ mod tests {
         assert!(Arc::ptr_eq(&first, &snapshot(&connector).await), "the same commit");
         commit("twin.md", "---\nname: a\n---\nTwo");
         let second = snapshot(&connector).await;
-        assert_ne!(first.commit, second.commit);
+        assert_ne!(first.listed.commit, second.listed.commit);
         assert!(Arc::ptr_eq(&second, &snapshot(&connector).await), "the same commit");
         let reasons: Vec<_> = second.listed.malformed.iter().map(|file| &*file.reason).collect();
         let twin = "prompts/twin.md: prompt \"a\" is in prompts/a.md, too, which is served; give this prompt another name";
