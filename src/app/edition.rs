@@ -44,6 +44,7 @@ impl Edition {
         let UpstreamDeps { audit, telemetry, supervisor, tasks, shutdown: stop, .. } =
             upstream_deps.clone();
         let rights = policy::rights(&config);
+        let is_replica = cluster.is_some();
         let mut gate = Gate::new(&config, rights, audit.clone(), telemetry);
         let mut shared = session::SessionSharedState::new(tasks, drain, stop.clone());
         if let Some(cluster) = cluster {
@@ -52,7 +53,7 @@ impl Edition {
         }
         let gate = Arc::new(gate);
         let shared = Arc::new(shared);
-        let deps = RouterDeps { gate: gate.clone(), sealer: sealer.clone() };
+        let deps = RouterDeps { gate: gate.clone(), sealer: sealer.clone(), is_replica };
         let router = Arc::new(Router::start(&config, deps, upstream_deps.clone()));
         let approvals = Approvals::start(&config, router.clone(), &upstream_deps);
         supervisor.supervise("tallies", gate.tallies().watch(audit, stop));
@@ -71,7 +72,11 @@ impl Edition {
             Arc::new(Sealer::new(&seal_keys(&config)))
         };
         let gate = Arc::new(self.gate.renew(&config));
-        let deps = RouterDeps { gate: gate.clone(), sealer: sealer.clone() };
+        let deps = RouterDeps {
+            gate: gate.clone(),
+            sealer: sealer.clone(),
+            is_replica: self.sessions.cluster().is_some(),
+        };
         let (router, serves) = self.router.renew(&config, deps).await?;
         let router = Arc::new(router);
         let approvals = self.approvals.renew(&config, router.clone());

@@ -11,11 +11,13 @@ use super::edition::Edition;
 use audit::Audit;
 use audit::verify::regular::{RegularOutcome, RegularVerification};
 use base::platform::wall_clock;
+use calls::rollouts::RolloutStatus;
 use calls::{PER_CALLER, UpstreamStatus};
 use catalog::approval::ApprovalRow;
 use cluster::ClusterMember;
 use domain::approval::ApprovalState;
 use domain::fault::UpstreamFaultKind as Kind;
+use domain::time::unix_time::UnixSeconds;
 use front::downstream::{AdmissionUsage, Endpoint, OpenConnections};
 use net::certificates::CertificateEnd;
 use telemetry::log::Control;
@@ -113,6 +115,23 @@ fn called(status: &UpstreamStatus, value: f64) -> Option<f64> {
     (status.was_called || value != 0.0).then_some(value)
 }
 
+/// Registers the gauge of rollouts.
+fn rollouts(telemetry: &Telemetry, edition: &Arc<ArcSwap<Edition>>) {
+    let edition = Arc::downgrade(edition);
+    let what = "Whether the rollout of the version was rolled back";
+    telemetry.gauge(("promptgate.rollout.rolled_back", "", what), move |observe| {
+        let Some(edition) = newest(&edition) else { return };
+        let catalog = edition.router.catalog();
+        let rollouts = edition.router.rollouts().status(&catalog, UnixSeconds::from(wall_clock()));
+        for RolloutStatus { prompt, rollout, rolled_back, .. } in &rollouts {
+            observe(
+                flag(rolled_back.is_some()),
+                &[("gen_ai.prompt.name", prompt), ("promptgate.version", &rollout.to)],
+            );
+        }
+    });
+}
+
 /// Registers the gauges of the catalog and of calls.
 fn catalog(telemetry: &Telemetry, edition: &Arc<ArcSwap<Edition>>) {
     let single = |what, value: fn(&Edition) -> f64| {
@@ -126,6 +145,7 @@ fn catalog(telemetry: &Telemetry, edition: &Arc<ArcSwap<Edition>>) {
     single(("promptgate.catalog.prompts", "{prompt}", "Prompts that are listed"), |edition| {
         edition.router.catalog().content.prompt_count() as f64
     });
+    rollouts(telemetry, edition);
     single(("promptgate.catalog.left_out", "{prompt}", "Prompts that are left out"), |edition| {
         edition.router.catalog().content.left_out.len() as f64
     });

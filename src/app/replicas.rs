@@ -6,9 +6,8 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{Semaphore, broadcast, mpsc};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -76,7 +75,11 @@ pub(super) fn take_part(
         places: Arc::new(Semaphore::new(ANSWERED_AT_ONCE)),
     };
     let news = edition.load().router.rollouts().news();
-    supervisor.supervise("rollouts", tell_of_rollouts(cluster.clone(), news, stop.clone()));
+    let sharing = share_rollouts(cluster.clone(), news, edition.clone());
+    let stopping = stop.clone();
+    supervisor.supervise("rollouts", async move {
+        stopping.run_until_cancelled(sharing).await;
+    });
     let edition = edition.clone();
     let handling = handle_all(relayed, edition, endpoint, desk, tasks.clone(), stop.clone());
     supervisor.supervise("relay", handling);
@@ -122,22 +125,53 @@ impl AnswerDesk {
     }
 }
 
-/// Tells other replicas of rollouts that are rolled back or restarted here, until `stop`.
-async fn tell_of_rollouts(
+/// Time until the store is read again after a failure, so that a new version is served soon.
+const READ_AGAIN: Duration = Duration::from_secs(1);
+
+/// Keeps the rollbacks and restarts of rollouts in the store, tells other replicas of them, and
+/// reads theirs with each connection to the store. Never returns.
+async fn share_rollouts(
     cluster: Arc<ClusterMember>,
     mut news: broadcast::Receiver<RollbackNotice>,
-    stop: CancellationToken,
+    edition: Arc<ArcSwap<Edition>>,
 ) {
-    while let Some(told) = stop.run_until_cancelled(news.recv()).await {
-        match told {
-            Ok(news) => {
-                let body = serde_json::to_vec(&news).unwrap_or_default();
+    let mut is_read = false;
+    loop {
+        let told = tokio::select! {
+            () = cluster.rollbacks().connected() => None,
+            () = sleep(READ_AGAIN), if !is_read => None,
+            told = news.recv() => told.ok(),
+        };
+        is_read = match told {
+            None => read_rollouts(&cluster, &edition).await,
+            Some(notice) => {
+                let is_kept = keep_rollout(&cluster, &notice).await;
+                let body = serde_json::to_vec(&notice).unwrap_or_default();
                 cluster.relay().tell_all(RelayMessage::Rollback { body }).await;
+                is_read && is_kept
             }
-            Err(RecvError::Lagged(_)) => {}
-            Err(RecvError::Closed) => stop.cancelled().await,
-        }
+        };
     }
+}
+
+/// Applies what the store has, and writes what it lacks. Returns whether it could be used.
+async fn read_rollouts(cluster: &ClusterMember, edition: &ArcSwap<Edition>) -> bool {
+    let Ok(kept) = cluster.rollbacks().read().await else { return false };
+    let kept: Vec<_> = kept.iter().filter_map(|text| serde_json::from_slice(text).ok()).collect();
+    let mut is_kept = true;
+    let missing = edition.load_full().router.rollouts().follow_store(&kept);
+    for notice in &missing {
+        is_kept &= keep_rollout(cluster, notice).await;
+    }
+    is_kept
+}
+
+/// Writes a rollback or restart to the store. Returns whether that succeeded.
+async fn keep_rollout(cluster: &ClusterMember, notice: &RollbackNotice) -> bool {
+    let RollbackNotice { prompt, from, to, changed, .. } = notice;
+    let rollout = format!("rollout\0{prompt}\0{from}\0{to}");
+    let text = serde_json::to_vec(notice).unwrap_or_default();
+    cluster.rollbacks().write(&rollout, *changed, &text).await.is_ok()
 }
 
 /// Handles the messages of other replicas, until `stop`.

@@ -60,7 +60,7 @@ pub async fn got(client: &Client) -> String {
     text.or(reply["error"]["data"]["reason"].as_str()).unwrap_or_default().to_owned()
 }
 
-async fn look(admin: &Client) -> Value {
+pub async fn look(admin: &Client) -> Value {
     admin.send("GET", "/api/v1/rollouts", &[], b"").await.json()["rollouts"][0].clone()
 }
 
@@ -177,6 +177,7 @@ async fn a_version_that_fails_too_often_is_rolled_back_until_a_person_begins_aga
     assert_eq!(rearm(&admin, "up__refund").await, (200, json!({"changed": false})));
     assert_eq!(rearm(&admin, "up__other").await.0, 409);
 
+    assert!(page("/metrics").await.contains("promptgate_rollout_rolled_back{"));
     let name = "promptgate_rollout_gets_total";
     let counted = metrics(&admin, &[name]).await;
     let of = |version: &str, outcome: &str| {
@@ -291,9 +292,28 @@ async fn a_rollback_outlasts_a_restart_until_a_person_begins_again() {
     process.stop().await;
     assert_eq!(fs::read_to_string(&file).unwrap(), "[]");
 
-    // A file that was damaged keeps nobody from starting.
+    // A file that was damaged keeps nobody from starting, and nobody knows what was rolled back.
     fs::write(&file, "{").unwrap();
-    let (process, _, ada) = start().await;
-    eventually(async || got(&ada).await, |text| text == "refund@candidate").await;
+    let (process, admin, ada) = start().await;
+    eventually(async || got(&ada).await, |text| text == "refund").await;
+    let row = look(&admin).await;
+    let why = row["why"].as_str().unwrap();
+    assert!(row["state"] == "blocked" && why.contains("rollouts.json cannot be read"), "{row}");
+    rearm(&admin, "up__refund").await;
+    assert_eq!(got(&ada).await, "refund@candidate");
     process.stop().await;
+}
+
+#[tokio::test]
+async fn a_rollback_that_nothing_would_keep_is_not_begun() {
+    let (upstream, _) = upstream(&[]).await;
+    let toml = SEAL.to_owned() + ADMIN + &upstream.table("up") + &api_key("ada", "ada");
+    let rule = |rule| toml.clone() + &rollout(rule);
+    let gateway = Gateway::start(&rule("share = 1\nrollback = { share = 0, over = 2 }")).await;
+    let ada = key(&gateway, "ada");
+    assert_eq!(got(&ada).await, "refund");
+    let row = look(&admin(&gateway)).await;
+    assert_eq!(row["why"], "a restart would forget its rollback: set audit.path, or [cluster]");
+    gateway.reload(&rule("share = 1")).await;
+    assert_eq!(got(&ada).await, "refund@candidate");
 }

@@ -42,6 +42,8 @@ const REPORTS: usize = 64;
 pub struct RouterDeps {
     pub gate: Arc<Gate>,
     pub sealer: Arc<Sealer>,
+    /// Whether the store of a cluster has the rollbacks of rollouts.
+    pub is_replica: bool,
 }
 
 /// The task that fills the catalog has ended, so no other configuration can take effect.
@@ -100,7 +102,7 @@ impl Router {
             reports,
             unapproved_texts: UnapprovedTexts::default(),
             verified: VerifiedTexts::default(),
-            rollouts: RolloutStates::default(),
+            rollouts: RolloutStates::new(deps.is_replica),
             commanded,
             texts,
             renewals,
@@ -194,7 +196,7 @@ impl Router {
         if let Some(lists) = &caller_lists {
             lists.connect(upstreams.iter());
         }
-        let RouterDeps { gate, sealer } = deps;
+        let RouterDeps { gate, sealer, .. } = deps;
         let prefix =
             |upstream: &config::UpstreamSettings| (upstream.id.clone(), upstream.prefix.clone());
         let poll = |upstream: &config::UpstreamSettings| {

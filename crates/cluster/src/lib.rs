@@ -11,6 +11,7 @@ mod buckets;
 mod logins;
 mod membership;
 mod relay;
+mod rollbacks;
 mod scripts;
 mod store;
 mod terminated;
@@ -45,6 +46,7 @@ pub use buckets::{Take, Taken};
 pub use logins::{LoginLock, SharedLoginError, SharedLogins};
 pub use membership::{Presence, Replica};
 pub use relay::{Handling, Receipt, Relay, RelayError, RelayMessage, Relayed};
+pub use rollbacks::SharedRollbacks;
 pub use store::StoreUnavailable;
 
 /// This replica, and its connection to the others.
@@ -58,6 +60,7 @@ pub struct ClusterMember {
     buckets: StoredBuckets,
     terminations: Terminations,
     relay: Arc<Relay>,
+    rollbacks: SharedRollbacks,
     reconnecting: Mutex<Reconnecting>,
     /// Replicas that live and whose presence cannot be read: they have another seal key.
     unreadable: AtomicUsize,
@@ -144,6 +147,7 @@ impl ClusterMember {
             buckets: StoredBuckets::new(link.clone()),
             terminations: Terminations::new(link.clone()),
             relay: Arc::new(relay),
+            rollbacks: SharedRollbacks::new(link.clone()),
             reconnecting: Mutex::default(),
             unreadable: AtomicUsize::new(0),
             audit,
@@ -207,6 +211,11 @@ impl ClusterMember {
     /// The messages to and from other replicas.
     pub fn relay(&self) -> &Relay {
         &self.relay
+    }
+
+    /// The rollbacks of rollouts of all replicas.
+    pub fn rollbacks(&self) -> &SharedRollbacks {
+        &self.rollbacks
     }
 
     /// The description of this replica for its heartbeat.

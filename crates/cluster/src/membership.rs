@@ -199,6 +199,7 @@ impl ClusterMember {
         self.terminations.read_again();
         self.link.store.adopt(candidate);
         self.logins.note_connected();
+        self.rollbacks.note_connected();
         self.buckets.note_refilled();
         Ok(())
     }

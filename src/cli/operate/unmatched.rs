@@ -6,7 +6,7 @@ use std::path::Path;
 use tokio::time::Instant;
 
 use access::{Rule, RuleCallers};
-use calls::rollouts;
+use calls::rollouts::{self, RolloutProblem};
 use catalog::refresh::Refresh;
 use catalog::snapshot::Catalog;
 use catalog::source::UpstreamSource;
@@ -101,7 +101,12 @@ impl<'a> KnownPrompts<'a> {
 
     /// Rollouts that would serve no new version.
     fn blocked_rollouts(&self, add: &mut dyn FnMut(&str, String)) {
+        let is_kept = self.config.audit.is_some() || self.config.cluster.is_some();
         for (number, (prompt, rollout)) in (1..).zip(&self.config.rollouts) {
+            if rollout.rollback.is_some() && !is_kept {
+                let what = RolloutProblem::Unkept.to_string();
+                add(&format!("rollouts.{number}.rollback"), what);
+            }
             let glob = Glob::parse(prompt);
             if self.catalog.content.item(prompt).is_none() {
                 if let Some(glob) = glob.filter(|glob| !self.may_be_public(glob)) {

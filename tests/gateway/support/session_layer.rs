@@ -60,7 +60,7 @@ impl SessionLayer {
         let sealer = Arc::new(Sealer::new(&SealKeys::ephemeral()));
         let telemetry = Telemetry::silent();
         let gate = Arc::new(Gate::new(&config, rights, audit.clone(), telemetry.clone()));
-        let means = RouterDeps { gate: gate.clone(), sealer: sealer.clone() };
+        let means = RouterDeps { gate: gate.clone(), sealer: sealer.clone(), is_replica: false };
         let ground = UpstreamDeps::new(audit, telemetry, supervisor);
         let router = Arc::new(Router::start(&config, means, ground));
         let lasting = SessionSharedState::new(tasks, stop.clone(), stop);

@@ -83,7 +83,7 @@ impl LabelledPrompts<'_> {
                 return self.rewrite(prompt, request, attribution, decider.via).await;
             }
         };
-        let stepped = rollouts.step(name, back_at, &attribution.by, attribution.why.as_deref());
+        let stepped = rollouts.step(name, back_at, now, &attribution);
         stepped.ok_or_else(|| refused(format!("{name} has no rollout")))
     }
 

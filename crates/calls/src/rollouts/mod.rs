@@ -5,7 +5,8 @@ pub mod changes;
 pub mod rollbacks;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use tokio::sync::broadcast;
@@ -20,7 +21,7 @@ use catalog::listed_item::ListedItem;
 use catalog::reply::Reply;
 use catalog::snapshot::Catalog;
 use config::{Config, Transport};
-use domain::approval::ApprovalKind;
+use domain::approval::{ApprovalKind, Attribution};
 use domain::calls::caller::{Caller, PROBER};
 use domain::calls::rollout::{GetOutcome, Rollout, RolloutOutcomes, RolloutStep};
 use domain::fault::{Fault, UpstreamFault, UpstreamFaultKind as Kind};
@@ -42,6 +43,8 @@ pub struct Rollouts {
     shared: Arc<RouterSharedState>,
     /// The file that keeps rollbacks; `None` without such a file ([`rollbacks::file_of`]).
     file: Option<PathBuf>,
+    /// Why the rollbacks in the file are unknown.
+    unread: Option<String>,
 }
 
 /// The states of all rollouts since the start, keyed by prompt and pair of versions, so that an
@@ -52,6 +55,9 @@ pub(super) struct RolloutStates {
     news: broadcast::Sender<RollbackNotice>,
     /// Held while the file is written, so that the newest states are written last.
     writing: Mutex<()>,
+    /// Whether the store of a cluster has the states, and whether they were read from it.
+    is_replica: bool,
+    is_read: AtomicBool,
 }
 
 /// Queue capacity for slow receivers. A rollout is rolled back once before a person restarts it.
@@ -62,6 +68,8 @@ struct RolloutState {
     from: Arc<str>,
     to: Arc<str>,
     outcomes: RolloutOutcomes,
+    /// Time of the last rollback or restart: of two replicas the newer one counts.
+    changed: UnixSeconds,
     /// The last logged reason for not serving `to`.
     problem: Option<RolloutProblem>,
 }
@@ -98,6 +106,10 @@ pub enum RolloutProblem {
         "other overlays apply to {0} than to the prompt: write their `prompt` so that it matches both"
     )]
     Overlays(String),
+    #[error("a restart would forget its rollback: set audit.path, or [cluster]")]
+    Unkept,
+    #[error("whether it was rolled back is unknown: {0}")]
+    Unknown(String),
 }
 
 /// A rollout with its counts and problems in this replica.
@@ -147,10 +159,33 @@ impl Rollouts {
         };
         let libraries = upstreams.values().filter(has_files).cloned().collect();
         let naming = config.naming.clone();
-        for kept in file.as_deref().map(rollbacks::read).into_iter().flatten() {
-            shared.rollouts.restore(&kept);
+        let read = file.as_deref().map_or(Ok(Vec::new()), rollbacks::read);
+        let unread = read.as_ref().err().map(|error| {
+            let path = file.as_deref().unwrap_or(Path::new("")).display();
+            warn!(%path, %error, "the rollbacks of rollouts cannot be read");
+            format!(
+                "{path} cannot be read ({error}); begin it again, or repair the file and reload"
+            )
+        });
+        for kept in read.iter().flatten() {
+            shared.rollouts.apply(kept);
         }
-        Self { configured, libraries, naming, sealer, shared, file }
+        Self { configured, libraries, naming, sealer, shared, file, unread }
+    }
+
+    /// Returns why it is not known whether a rollout was rolled back, or would not be after a
+    /// restart; `None` where it is known.
+    fn unknown(&self, rollout: &Rollout) -> Option<RolloutProblem> {
+        let states = &self.shared.rollouts;
+        if states.is_replica {
+            let why = "the store of the cluster was not read yet".to_owned();
+            return (!states.is_read.load(Ordering::Acquire))
+                .then_some(RolloutProblem::Unknown(why));
+        }
+        let unkept = || {
+            (self.file.is_none() && rollout.rollback.is_some()).then_some(RolloutProblem::Unkept)
+        };
+        self.unread.clone().map(RolloutProblem::Unknown).or_else(unkept)
     }
 
     /// Chooses the version of a listed prompt for a caller; `None` without a rollout. The gateway's
@@ -190,11 +225,15 @@ impl Rollouts {
         listed: &ListedItem,
         catalog: &'a Catalog,
     ) -> Option<&'a ListedItem> {
-        let found = new_version(catalog, listed, &rollout.to);
+        let unknown = self.unknown(rollout);
         self.shared.rollouts.with(key(&listed.public_name, rollout), |state| {
             if state.outcomes.rolled_back().is_some() {
                 return None;
             }
+            let found = match unknown.filter(|_| !state.is_decided()) {
+                Some(unknown) => Err(unknown),
+                None => new_version(catalog, listed, &rollout.to),
+            };
             let problem = found.as_ref().err();
             if state.problem.as_ref() != problem {
                 let prompt = &listed.public_name;
@@ -229,6 +268,9 @@ impl Rollouts {
         let key = key(prompt, rollout);
         let (is_rolled_back, (gets, failed)) = self.shared.rollouts.with(key, |state| {
             let is_rolled_back = state.outcomes.note(get, rollout.rollback, now);
+            if is_rolled_back {
+                state.note_change(now);
+            }
             (is_rolled_back, state.outcomes.counts())
         });
         if is_rolled_back {
@@ -267,14 +309,23 @@ impl Rollouts {
         self.shared.rollouts.news.subscribe()
     }
 
+    /// Applies the rollbacks and restarts that the store of a cluster has. Returns those that are
+    /// newer here: the store could not be reached, or has lost them.
+    pub fn follow_store(&self, kept: &[RollbackNotice]) -> Vec<RollbackNotice> {
+        kept.iter().for_each(|notice| self.follow(notice));
+        let states = &self.shared.rollouts;
+        states.is_read.store(true, Ordering::Release);
+        let states = states.states.locked();
+        let own = states.iter().filter(|state| state.is_decided()).map(RolloutState::news);
+        own.filter(|own| !kept.contains(own)).collect()
+    }
+
     /// Applies a rollback or restart of another replica.
     pub fn follow(&self, news: &RollbackNotice) {
-        let RollbackNotice { prompt, from, to, at } = news;
+        let RollbackNotice { prompt, from, to, at, .. } = news;
         let (from, to) = (from.as_str().into(), to.as_str().into());
-        // The rollout may not be known here yet: its file may come later.
         let key = (prompt.as_str(), &from, &to);
-        let has_changed = self.shared.rollouts.with(key, |state| state.step(at.map(UnixSeconds)));
-        if has_changed {
+        if self.shared.rollouts.apply(news) {
             let what = if at.is_some() { "was rolled back" } else { "began again" };
             info!(prompt, %to, "a rollout {what} on another replica, and here");
             self.keep(key);
@@ -285,7 +336,10 @@ impl Rollouts {
     pub fn status(&self, catalog: &Catalog, now: UnixSeconds) -> Vec<RolloutStatus> {
         let status = |(prompt, (rollout, is_started)): (String, (Arc<Rollout>, bool))| {
             let key = key(&prompt, &rollout);
-            let outcomes = self.shared.rollouts.with(key, |state| state.outcomes.clone());
+            let unknown = self.unknown(&rollout);
+            let (outcomes, unknown) = self.shared.rollouts.with(key, |state| {
+                (state.outcomes.clone(), unknown.filter(|_| !state.is_decided()))
+            });
             let (gets, failed) = outcomes.counts();
             let listed = catalog.content.item(&prompt);
             let old = listed.map(|listed| old_version(catalog, listed, &rollout.from));
@@ -295,7 +349,7 @@ impl Rollouts {
                 gets,
                 failed,
                 rolled_back: outcomes.rolled_back(),
-                problem: problem(catalog, &prompt, &rollout),
+                problem: unknown.or_else(|| problem(catalog, &prompt, &rollout)),
                 fallback: old.and_then(Result::err),
                 is_started,
                 prompt,
@@ -339,15 +393,16 @@ impl Rollouts {
         &self,
         prompt: &str,
         back_at: Option<UnixSeconds>,
-        by: &str,
-        why: Option<&str>,
+        now: UnixSeconds,
+        Attribution { by, why, .. }: &Attribution,
     ) -> Option<bool> {
         let (rollout, _) = self.all().remove(prompt)?;
         let key = key(prompt, &rollout);
-        let has_changed = self.shared.rollouts.with(key, |state| state.step(back_at));
+        let has_changed = self.shared.rollouts.with(key, |state| state.step(back_at, now));
         if has_changed {
             let kind = if back_at.is_some() { "rollout_rolled_back" } else { "rollout_rearmed" };
-            let event = rollout_event(kind, key).text("by", by).optional_text("why", why);
+            let event =
+                rollout_event(kind, key).text("by", by).optional_text("why", why.as_deref());
             self.shared.upstream_deps.audit.note(event);
         }
         // Sent even without a change here: the state may be known to another replica only.
@@ -356,25 +411,32 @@ impl Rollouts {
     }
 }
 
-impl Default for RolloutStates {
-    fn default() -> Self {
-        let (news, _) = broadcast::channel(NEWS);
-        Self { states: Mutex::default(), news, writing: Mutex::default() }
-    }
-}
-
 impl RolloutStates {
-    /// Restores a rollback from the file, unless this process already has a state.
-    fn restore(&self, kept: &RollbackNotice) {
-        let RollbackNotice { prompt, from, to, at } = kept;
-        let mut states = self.states.locked();
+    /// Creates states without rollbacks. A replica of a cluster serves no new version before
+    /// [`Rollouts::follow_store`].
+    pub(super) fn new(is_replica: bool) -> Self {
+        let (news, _) = broadcast::channel(NEWS);
+        let is_read = AtomicBool::new(false);
+        Self { states: Mutex::default(), news, writing: Mutex::default(), is_replica, is_read }
+    }
+
+    /// Applies a rollback or restart of the file or of another replica, unless this process knows
+    /// a newer one. Returns whether the state changed. The rollout may not be known here yet.
+    fn apply(&self, notice: &RollbackNotice) -> bool {
+        let RollbackNotice { prompt, from, to, at, changed } = notice;
         let (from, to) = (from.as_str().into(), to.as_str().into());
-        let key = (prompt.as_str(), &from, &to);
-        if !states.iter().any(|state| state.is_of(key)) {
-            let mut state = RolloutState::new(key);
-            state.step(at.map(UnixSeconds));
-            states.push(state);
-        }
+        let changed = UnixSeconds((*changed).max(at.unwrap_or_default()));
+        self.with((prompt.as_str(), &from, &to), |state| {
+            // Of two changes in one second, the rollback counts.
+            let is_newer =
+                (changed, at.is_some()) > (state.changed, state.outcomes.rolled_back().is_some());
+            if !is_newer {
+                return false;
+            }
+            let has_changed = state.step(at.map(UnixSeconds), changed);
+            state.changed = changed;
+            has_changed
+        })
     }
 
     fn with<T>(&self, key: RolloutKey<'_>, change: impl FnOnce(&mut RolloutState) -> T) -> T {
@@ -392,15 +454,26 @@ impl RolloutState {
     fn new((prompt, from, to): RolloutKey<'_>) -> Self {
         let outcomes = RolloutOutcomes::default();
         let (prompt, from, to) = (prompt.to_owned(), from.clone(), to.clone());
-        Self { prompt, from, to, outcomes, problem: None }
+        Self { prompt, from, to, outcomes, changed: UnixSeconds(0), problem: None }
     }
 
     fn is_of(&self, key: RolloutKey<'_>) -> bool {
         (&*self.prompt, &self.from, &self.to) == key
     }
 
+    /// Whether the rollout was ever rolled back or restarted, so that its state is known.
+    fn is_decided(&self) -> bool {
+        self.changed != UnixSeconds(0)
+    }
+
+    /// Notes the time of a change. Clocks of replicas differ: it is newer than the one before.
+    fn note_change(&mut self, now: UnixSeconds) {
+        self.changed = now.max(UnixSeconds(self.changed.0 + 1));
+    }
+
     /// Rolls back at `back_at`, or restarts. Returns whether the state changed.
-    fn step(&mut self, back_at: Option<UnixSeconds>) -> bool {
+    fn step(&mut self, back_at: Option<UnixSeconds>, now: UnixSeconds) -> bool {
+        self.note_change(now);
         let is_change = self.outcomes.rolled_back().is_some() != back_at.is_some();
         if is_change {
             self.outcomes = back_at.map(RolloutOutcomes::after_rollback).unwrap_or_default();
@@ -412,7 +485,7 @@ impl RolloutState {
         let at = self.outcomes.rolled_back().map(|at| at.0);
         let from = self.from.to_string();
         let to = self.to.to_string();
-        RollbackNotice { prompt: self.prompt.clone(), from, to, at }
+        RollbackNotice { prompt: self.prompt.clone(), from, to, at, changed: self.changed.0 }
     }
 }
 

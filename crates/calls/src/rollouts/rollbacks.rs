@@ -20,6 +20,10 @@ pub struct RollbackNotice {
     pub to: String,
     /// Time of the rollback, in seconds since the Unix epoch; absent after a restart by a person.
     pub at: Option<u64>,
+    /// Time of the change, in seconds since the Unix epoch: of two notices the newer counts. 0 in
+    /// those of releases that did not write it.
+    #[serde(default)]
+    pub changed: u64,
 }
 
 /// The name of the file.
@@ -30,17 +34,14 @@ pub(super) fn file_of(config: &Config) -> Option<PathBuf> {
     Some(config.audit.as_ref()?.path.parent()?.join(FILE))
 }
 
-/// Reads the rollbacks of a file. An unreadable file does not prevent the start: a version that
-/// still fails is rolled back again.
-pub(super) fn read(path: &Path) -> Vec<RollbackNotice> {
-    let read = disk::read_to_string(path);
-    match read.and_then(|text| serde_json::from_str(&text).map_err(io::Error::from)) {
-        Ok(kept) => kept,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
-        Err(error) => {
-            warn!(path = %path.display(), %error, "the rollbacks of rollouts cannot be read");
-            Vec::new()
-        }
+/// Reads the rollbacks of a file; an absent file has none.
+///
+/// # Errors
+/// The file cannot be read.
+pub(super) fn read(path: &Path) -> io::Result<Vec<RollbackNotice>> {
+    match disk::read_to_string(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        read => serde_json::from_str(&read?).map_err(io::Error::from),
     }
 }
 
@@ -60,7 +61,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 fn change(path: &Path, news: &RollbackNotice) -> io::Result<()> {
     let _held = durable_file::hold(&path.with_file_name(LOCK), Readers::Owner, PATIENCE)?;
-    let mut kept = read(path);
+    // The entries of a file that cannot be read are lost: each rollout waits for a person.
+    let mut kept = read(path).unwrap_or_default();
     kept.retain(|other| {
         (&other.prompt, &other.from, &other.to) != (&news.prompt, &news.from, &news.to)
     });
@@ -82,11 +84,12 @@ mod tests {
             from: "1".to_owned(),
             to: "2".to_owned(),
             at,
+            changed: at.unwrap_or(9),
         };
         record(&file, &news("a", Some(7)));
         record(&file, &news("b", Some(8)));
-        assert_eq!(read(&file), [news("a", Some(7)), news("b", Some(8))]);
+        assert_eq!(read(&file).unwrap(), [news("a", Some(7)), news("b", Some(8))]);
         record(&file, &news("a", None));
-        assert_eq!(read(&file), [news("b", Some(8))], "a person began again");
+        assert_eq!(read(&file).unwrap(), [news("b", Some(8))], "a person began again");
     }
 }

@@ -7,6 +7,7 @@ pub(super) struct Scripts {
     pub take: Script,
     pub beat: Script,
     pub terminate: Script,
+    pub keep_rollback: Script,
 }
 
 impl Default for Scripts {
@@ -15,6 +16,7 @@ impl Default for Scripts {
             take: Script::new(include_str!("take.lua")),
             beat: Script::new(include_str!("beat.lua")),
             terminate: Script::new(include_str!("terminate.lua")),
+            keep_rollback: Script::new(include_str!("keep_rollback.lua")),
         }
     }
 }
