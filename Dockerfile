@@ -1,5 +1,5 @@
 # syntax=docker/dockerfile:1
-# Two stages: the first builds, the second holds the binary, certificates and a place for prompts. For a release, pin both images
+# Two stages: the first builds, the second holds the binary, git with ssh, certificates and a place for prompts. For a release, pin both images
 # by their digests (docker buildx imagetools inspect).
 FROM rust:1.95-slim-bookworm AS build
 WORKDIR /src
@@ -21,9 +21,9 @@ LABEL org.opencontainers.image.title="promptgate" \
     org.opencontainers.image.source="https://github.com/promptgate/promptgate" \
     org.opencontainers.image.licenses="Apache-2.0"
 RUN apt-get update \
-    && apt-get install --yes --no-install-recommends ca-certificates \
+    && apt-get install --yes --no-install-recommends ca-certificates git openssh-client \
     && rm -rf /var/lib/apt/lists/* \
-    && useradd --system --uid 10001 --no-create-home promptgate
+    && useradd --system --uid 10001 --no-create-home --home-dir /var/lib/promptgate promptgate
 COPY --from=build /promptgate /usr/local/bin/promptgate
 WORKDIR /etc/promptgate
 COPY gateway.toml ./

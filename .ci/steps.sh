@@ -133,6 +133,9 @@ run_redis() { command -v redis-server || install redis-server; }
 beside network haproxy "" "installs haproxy"
 run_haproxy() { command -v haproxy || install haproxy; }
 
+beside network sshd "runtimes" "installs what serves git over https and ssh"
+run_sshd() { [ -x /usr/sbin/sshd ] || install openssh-server openssl; }
+
 beside network browser "" "installs Chromium"
 run_browser() { command -v chromium || install chromium; }
 
@@ -300,6 +303,9 @@ step stores "build stores_of_prompts" "MLflow and Phoenix as upstreams, through 
 run_stores() {
     python3 tests/stores/run.py "$binary" tests/stores/.venv-mlflow tests/stores/.venv-arize-phoenix
 }
+
+step image_git "build sshd" "git over https and ssh, and git-sync's links, from the files of the image alone"
+run_image_git() { packaging/test-git "$binary"; }
 
 step neighbours "build neighbour_peers" "other gateways before and behind it: what arrives, and what does not"
 run_neighbours() {

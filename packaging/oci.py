@@ -40,7 +40,8 @@ CONFIG = {
     # In a container loopback is nobody's, so it listens at all addresses, and does not start before gateway.toml has a
     # way to authenticate callers.
     "Env": [
-        "PATH=/usr/local/bin",
+        # The programs of git are in the others.
+        "PATH=/usr/local/bin:/usr/bin:/bin",
         "PROMPTGATE__SERVER__LISTEN=0.0.0.0:8080",
         "PROMPTGATE__AUDIT__PATH=/var/lib/promptgate/audit",
         "PROMPTGATE__ADMIN__USAGE__PATH=/var/lib/promptgate/usage",

@@ -55,6 +55,17 @@ app.kubernetes.io/instance: {{ .Release.Name }}
     "username" "promptgate" "password" (include "promptgate.file" "store-password" | fromJson)) -}}
 {{- end -}}
 {{- $tree = mustMergeOverwrite $tree (deepCopy .Values.config) (dict "upstreams" (deepCopy .Values.upstreams)) -}}
+{{- range $tree.upstreams -}}
+{{- if and (has .transport (list "git" "mlflow" "phoenix" "langfuse")) (not (hasKey . "state")) -}}
+{{- $_ := set . "state" (printf "%s/sources" $state) -}}
+{{- end -}}
+{{- end -}}
+{{/* The log may take three quarters of the volume; the index of usage and kept lists are beside it. */}}
+{{- $size := .Values.persistence.size -}}
+{{- $mebibytes := mul (regexFind "^[0-9]+" $size) (get (dict "Mi" 1 "Gi" 1024 "Ti" 1048576) (regexFind "[A-Z]i$" $size)) -}}
+{{- if not (hasKey $tree.audit "keep_size") -}}
+{{- $_ := set $tree.audit "keep_size" (printf "%dMiB" (div (mul $mebibytes 3) 4)) -}}
+{{- end -}}
 {{- $auth := dig "auth" (dict) $tree -}}
 {{- if not (or $auth.api_keys $auth.jwt $tree.server.tls $tree.server.insecure) -}}
 {{- fail "config must authenticate callers: auth.api_keys, auth.jwt or server.tls, or server.insecure: true behind a proxy that does" -}}
