@@ -10,7 +10,6 @@ use tokio::time::{Instant, timeout};
 
 use super::Router;
 use audit::record::AuditEvent;
-use catalog::announce::label_moves::CommandedMove;
 use catalog::blocking::run_blocking;
 use config::labels::{LabelMove, MoveError, move_label};
 use config::{Library, Transport};
@@ -236,12 +235,9 @@ impl LabelledPrompts<'_> {
         let expected = self.router.shared.commanded.clone();
         // A spawned task finishes the move and its record even if the client disconnects.
         let moving = deps.tasks.spawn(run_blocking(move || {
-            let commanded = CommandedMove {
-                upstream: upstream.clone(),
-                prompt: wanted.prompt.clone(),
-                label: wanted.label.clone(),
-                to: wanted.version.map(|version| version.to_string()),
-            };
+            let version = wanted.version.map(|version| version.to_string()).unwrap_or_default();
+            let names = [&upstream, &wanted.prompt, &wanted.label, &version];
+            let commanded = names.map(Clone::clone);
             expected.expect(commanded.clone(), Instant::now());
             let from = move_label(&folder, &wanted, tag.as_deref())
                 .inspect_err(|_| _ = expected.take(&commanded, Instant::now()))?;

@@ -1,8 +1,8 @@
 //! Moves of labels that the gateway sees in a file, a store or a commit. Commands record their
 //! moves themselves.
 
-use std::collections::{BTreeMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -15,34 +15,23 @@ use library::prompt_list::PromptList;
 /// A label that names another version than in the list before.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct SeenMove {
-    pub upstream: String,
-    /// Name of the prompt at its upstream.
-    pub prompt: String,
-    pub label: String,
-    /// `None`: the label is new.
-    pub from: Option<String>,
-    /// `None`: the label was removed.
-    pub to: Option<String>,
+    pub names: MoveNames,
+    /// The version before; empty for a new label.
+    pub from: String,
     /// Where the label was moved: `file`, `store` or `commit`.
     pub via: &'static str,
     /// The commit that moved the label.
     pub commit: Option<Arc<str>>,
 }
 
+/// The upstream, the prompt's name there, the label, and its version, which is empty for a label
+/// that is removed.
+pub type MoveNames = [String; 4];
+
 /// The moves by commands that are not yet seen in the file of their library. Such a move has its
 /// record, with the person.
 #[derive(Debug, Default)]
-pub struct CommandedMoves(Mutex<Vec<(CommandedMove, Instant)>>);
-
-/// A move by a command.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct CommandedMove {
-    pub upstream: String,
-    pub prompt: String,
-    pub label: String,
-    /// `None`: the label is removed.
-    pub to: Option<String>,
-}
+pub struct CommandedMoves(Mutex<Vec<(MoveNames, Instant)>>);
 
 /// Longest time in which a command's move is seen: a folder is read far sooner. A move that was
 /// never seen, because the next command followed at once, must not hide a later one.
@@ -50,18 +39,21 @@ const SEEN_WITHIN: Duration = Duration::from_secs(30);
 
 impl CommandedMoves {
     /// Notes a move before the file is written, because the file may be read at once.
-    pub fn expect(&self, wanted: CommandedMove, now: Instant) {
-        let mut moves = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        moves.retain(|(_, until)| *until > now);
-        moves.push((wanted, now + SEEN_WITHIN));
+    pub fn expect(&self, wanted: MoveNames, now: Instant) {
+        self.waiting(now).push((wanted, now + SEEN_WITHIN));
     }
 
     /// Forgets a move that is seen, or that failed. Returns whether a command made it.
-    pub fn take(&self, seen: &CommandedMove, now: Instant) -> bool {
-        let mut moves = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        moves.retain(|(_, until)| *until > now);
+    pub fn take(&self, seen: &MoveNames, now: Instant) -> bool {
+        let mut moves = self.waiting(now);
         let at = moves.iter().position(|(wanted, _)| wanted == seen);
         at.map(|at| moves.remove(at)).is_some()
+    }
+
+    fn waiting(&self, now: Instant) -> MutexGuard<'_, Vec<(MoveNames, Instant)>> {
+        let mut moves = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        moves.retain(|(_, until)| *until > now);
+        moves
     }
 }
 
@@ -73,49 +65,34 @@ impl SeenMove {
         now: &PromptList,
         (upstream, via): (&str, &'static str),
     ) -> Vec<Self> {
-        let old = labels(before);
-        let new = labels(now);
-        let was_known = prompts(before);
-        let is_known = prompts(now);
+        let labels = [labels(before), labels(now)];
+        let prompts = [prompts(before), prompts(now)];
+        let all: BTreeSet<_> = labels.iter().flat_map(BTreeMap::keys).collect();
         let seen = |key: &(&str, &str)| {
-            let (prompt, label) = *key;
-            let from = old.get(key).copied();
-            let to = new.get(key).copied();
-            let is_move = from != to && was_known.contains(prompt) && is_known.contains(prompt);
+            let [from, to] = labels.each_ref().map(|labels| labels.get(key).copied().unwrap_or(""));
+            let is_move = from != to && prompts.iter().all(|prompts| prompts.contains(key.0));
             is_move.then(|| Self {
-                upstream: upstream.to_owned(),
-                prompt: prompt.to_owned(),
-                label: label.to_owned(),
-                from: from.map(str::to_owned),
-                to: to.map(str::to_owned),
+                names: [upstream, key.0, key.1, to].map(str::to_owned),
+                from: from.to_owned(),
                 via,
                 commit: now.commit.clone(),
             })
         };
-        let removed = old.keys().filter(|key| !new.contains_key(*key));
-        new.keys().chain(removed).filter_map(seen).collect()
+        all.into_iter().filter_map(seen).collect()
     }
 
-    /// The same move, as a command makes it.
-    pub(super) fn as_commanded(&self) -> CommandedMove {
-        let Self { upstream, prompt, label, to, .. } = self.clone();
-        CommandedMove { upstream, prompt, label, to }
-    }
-
-    /// The record of the move.
+    /// The record of the move. Stores may have names for versions; libraries number them.
     pub(super) fn event(&self) -> AuditEvent {
-        let kind = if self.to.is_some() { "label_moved" } else { "label_removed" };
-        let event = AuditEvent::new(kind).text("upstream", &self.upstream);
-        let event = event.text("prompt", &self.prompt).text("label", &self.label);
-        let version = |event: AuditEvent, key, version: &Option<String>| match version {
-            // Stores may have names for versions; libraries number them, as commands record them.
-            Some(text) => match text.parse() {
-                Ok(number) => event.number(key, number),
-                Err(_) => event.text(key, text),
-            },
-            None => event,
-        };
-        let event = version(version(event, "from", &self.from), "to", &self.to);
+        let [upstream, prompt, label, to] = &self.names;
+        let kind = if to.is_empty() { "label_removed" } else { "label_moved" };
+        let event = AuditEvent::new(kind).text("upstream", upstream);
+        let event = event.text("prompt", prompt).text("label", label);
+        let versions = [("from", &self.from), ("to", to)].into_iter();
+        let versions = versions.filter(|(_, version)| !version.is_empty());
+        let event = versions.fold(event, |event, (key, version)| match version.parse() {
+            Ok(number) => event.number(key, number),
+            Err(_) => event.text(key, version),
+        });
         event.text("via", self.via).optional_text("commit", self.commit.as_deref())
     }
 }
@@ -170,15 +147,9 @@ mod tests {
         let now = [("a", "2", "production"), ("a", "1", "beta"), ("b", "1", ""), ("new", "1", "x")];
         let now = list(&[&now[..], &[("n", "2", "latest")]].concat());
         let seen = SeenMove::between(&before, &now, ("up", "store"));
-        let seen: Vec<_> = seen
-            .iter()
-            .map(|seen| (&*seen.prompt, &*seen.label, seen.from.as_deref(), seen.to.as_deref()))
-            .collect();
-        let expected = [
-            ("a", "beta", None, Some("1")),
-            ("a", "production", Some("1"), Some("2")),
-            ("b", "beta", Some("1"), None),
-        ];
+        let shown = |seen: &SeenMove| format!("{} from {}", seen.names.join(" "), seen.from);
+        let seen: Vec<_> = seen.iter().map(shown).collect();
+        let expected = ["up a beta 1 from ", "up a production 2 from 1", "up b beta  from 1"];
         assert_eq!(seen, expected);
         assert_eq!(SeenMove::between(&now, &now, ("up", "store")), []);
     }
@@ -186,12 +157,7 @@ mod tests {
     #[tokio::test]
     async fn a_move_by_a_command_is_known_once_and_not_for_long() {
         let moves = CommandedMoves::default();
-        let to = |version: &str| CommandedMove {
-            upstream: "lib".to_owned(),
-            prompt: "refund".to_owned(),
-            label: "production".to_owned(),
-            to: Some(version.to_owned()),
-        };
+        let to = |version: &str| ["lib", "refund", "production", version].map(str::to_owned);
         let now = Instant::now();
         moves.expect(to("2"), now);
         moves.expect(to("3"), now);

@@ -180,12 +180,11 @@ impl Announcer {
     /// upstreams: the others count as changed definitions, as they are.
     pub(crate) fn record_moves(&mut self, seen: &[SeenMove]) {
         for seen in seen {
-            let SeenMove { upstream, prompt, from, to, .. } = seen;
-            if self.commanded.take(&seen.as_commanded(), Instant::now()) {
-                continue;
-            }
-            let versions = [from, to].map(|version| version.as_deref().unwrap_or_default());
-            if self.shares.take(upstream, "definitions_changed", prompt, versions) {
+            let [upstream, prompt, _, to] = &seen.names;
+            let is_commanded = self.commanded.take(&seen.names, Instant::now());
+            let versions = [&*seen.from, to];
+            if !is_commanded && self.shares.take(upstream, "definitions_changed", prompt, versions)
+            {
                 self.audit.note(seen.event());
             }
         }
