@@ -312,6 +312,77 @@ async fn a_move_in_the_file_is_on_record_and_one_by_a_command_is_so_once() {
 }
 
 #[tokio::test]
+async fn files_that_are_saved_in_parts_or_beside_others_are_never_served_in_part() {
+    let library = Library::new(LABELS);
+    let gateway = Gateway::start(&(library.table() + PINS)).await;
+    serves(&gateway, "version 1").await;
+    let client = gateway.client();
+    let path = library.path();
+    let whole = |text: &str| format!("---\nname: refund\ndescription: d\n---\n{text}");
+    // Backups of editors and the temporary files of rsync are no prompts, and no versions.
+    for name in ["1.md~", ".1.md.swp", ".1.md.XyZ123", "#1.md#", "4913", "1.md.orig", "1.md.bak"] {
+        fs::write(path.join("refund/versions").join(name), whole("partial")).unwrap();
+    }
+    // Each way to save the versions and the labels; what is seen meanwhile is old or new.
+    let one = path.join("refund/versions/1.md");
+    let cut = "---\nname: refund\ndescr";
+    let saves: [(&str, &dyn Fn(&str)); 3] = [
+        ("truncated first", &|text| {
+            fs::write(&one, "").unwrap();
+            fs::write(&one, text).unwrap();
+        }),
+        ("in two halves", &|text| {
+            fs::write(&one, cut).unwrap();
+            fs::write(&one, text).unwrap();
+        }),
+        ("by a rename", &|text| library.write("refund/versions/1.md", text)),
+    ];
+    for (how, save) in saves {
+        save(&whole(how));
+        let got = async || text(&get_at(&client, "/mcp", REFUND).await).to_owned();
+        let mut seen = Vec::new();
+        eventually(got, |now| {
+            seen.push(now.clone());
+            now == how
+        })
+        .await;
+        seen.dedup();
+        assert!(seen.len() <= 2, "{how}: {seen:?}");
+    }
+    // A half that is left there is no text, and neither are the labels before their table.
+    for (name, half) in
+        [("refund/versions/1.md", cut), ("labels.toml", "[plain]\nproduction = 1\n")]
+    {
+        fs::write(path.join(name), half).unwrap();
+        let left_out = async || get_at(&client, "/mcp", REFUND).await;
+        let got = eventually(left_out, |got| text(got) == "by a rename").await;
+        assert_eq!(got["result"]["_meta"]["version"], "1", "{name}");
+    }
+    let left_out = async || names_at(&client, "/mcp/pins").await;
+    let names =
+        eventually(left_out, |names| !names.contains(&"lib__refund@candidate".into())).await;
+    assert!(names.contains(&REFUND.to_owned()), "{names:?}");
+    assert_eq!(text(&get_at(&client, "/mcp", REFUND).await), "by a rename");
+}
+
+#[tokio::test]
+async fn a_version_that_broke_while_the_gateway_was_down_is_withheld_and_never_the_newest() {
+    let library = Library::new(LABELS);
+    library.write("refund/versions/1.md", "---\nname: [\n---\n");
+    let toml = "[admin]\nlisten = \"127.0.0.1:0\"\n".to_owned() + &library.table() + PINS;
+    let gateway = Gateway::start(&toml).await;
+    let client = gateway.client();
+    eventually(async || names_at(&client, "/mcp").await, |names| names == &["lib__plain"]).await;
+    let catalog = gateway.admin().send("GET", "/api/v1/catalog", &[], b"").await.json();
+    let why = catalog["leftOut"].to_string();
+    assert!(why.contains("production of refund is version 1, which is missing"), "{why}");
+    let got = get_at(&client, "/mcp", REFUND).await;
+    assert_eq!(text(&got), "", "{got}");
+    library.write("refund/versions/1.md", "---\nname: refund\n---\nrepaired");
+    serves(&gateway, "repaired").await;
+}
+
+#[tokio::test]
 async fn commands_move_labels_with_a_gateway_and_without_one() {
     let library = Library::new(LABELS);
     let folder = library.folder.path().to_owned();

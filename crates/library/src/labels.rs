@@ -155,11 +155,17 @@ impl LibraryLabels {
                 ));
             }
         }
+        // A file that is being written lacks its last tables.
+        let is_cut = !file.prompts.is_empty()
+            && !file.prompts.contains_key(prompt)
+            && last.plain.get(prompt).is_some_and(|served| served.label.is_some());
         let is_named = wanted.clone().any(|(label, _)| *label == self.label);
         chosen.served = if is_named {
             let number = chosen.labels.get(&self.label).copied();
             number.map(|number| Served { number, label: Some(self.label.clone()) })
-        } else if self.label == LATEST || (wanted.clone().next().is_none() && misnamed.is_none()) {
+        } else if self.label == LATEST
+            || (wanted.clone().next().is_none() && misnamed.is_none() && !is_cut)
+        {
             newest(numbers)
         } else {
             // The newest version may not be meant to be served yet.
@@ -187,6 +193,9 @@ impl LibraryLabels {
         let what = match (misnamed, labels.iter().find(|label| is_typing_error(label, own))) {
             (Some(misnamed), _) => {
                 format!("[{misnamed}] has no versions; did you mean [{prompt}]?")
+            }
+            (None, _) if labels.is_empty() => {
+                format!("[{prompt}] is gone; leave it empty if the newest version is meant")
             }
             (None, near) => {
                 let all = labels.join(", ");
@@ -362,6 +371,14 @@ mod tests {
             assert_eq!(text(&snapshot, "refund"), "version 2", "{broken}");
             assert!(reasons(&snapshot)[0].contains(said), "{:?}", reasons(&snapshot));
         }
+        folder.write("labels.toml", "[other]\nproduction = 1\n");
+        let cut = folder.load();
+        assert_eq!(text(&cut, "refund"), "version 2", "the file is cut before its table");
+        assert!(reasons(&cut)[0].contains("[refund] is gone"), "{:?}", reasons(&cut));
+        folder.write("labels.toml", "[other]\nproduction = 1\n[refund]\n");
+        assert_eq!(text(&folder.load(), "refund"), "version 3", "the newest is meant");
+        folder.write("labels.toml", "[refund]\nproduction = 2\n");
+        folder.load();
         fs::remove_file(folder.folder.path().join("labels.toml")).unwrap();
         let gone = folder.load();
         assert_eq!(text(&gone, "refund"), "version 2");

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use tracing::{debug, info, warn};
 
 use super::client_attributes;
@@ -24,9 +24,12 @@ use domain::time::backoff::jittered;
 use library::prompt_list::{PromptList, emptiness};
 use telemetry::{ClientOperation, Telemetry};
 
-/// Debounce of edits in a library: an editor writes, renames and touches a file, which is one
-/// change.
-const EDIT_DEBOUNCE: Duration = Duration::from_millis(100);
+/// Quiet time after edits in a library: an editor writes, renames and touches a file, and rsync
+/// writes it in parts, which is one change.
+const EDIT_DEBOUNCE: Duration = Duration::from_millis(200);
+
+/// Longest wait for the end of edits.
+const LONGEST_EDIT: Duration = Duration::from_secs(1);
 
 /// Debounce of `list_changed`: a server that adds several prompts at once sends a notification for
 /// each.
@@ -84,7 +87,8 @@ impl Driver {
                 () = sleep(wait) => {}
                 () = self.signals.list_changed.notified() => {
                     let (debounce, least) = if connection.is_watched() {
-                        (EDIT_DEBOUNCE, pause)
+                        self.until_quiet().await;
+                        (Duration::ZERO, pause)
                     } else {
                         (LIST_CHANGED_DEBOUNCE, pause.max(MIN_WALK_INTERVAL))
                     };
@@ -102,6 +106,15 @@ impl Driver {
                 return;
             }
         }
+    }
+
+    /// Waits until the files of a library are left alone: a half-written file is not read.
+    async fn until_quiet(&self) {
+        let last = Instant::now() + LONGEST_EDIT;
+        let quiet = || last.min(Instant::now() + EDIT_DEBOUNCE);
+        while timeout_at(quiet(), self.signals.list_changed.notified()).await.is_ok()
+            && Instant::now() < last
+        {}
     }
 
     /// Lists the tools of the upstream of `[passthrough]`, whose names prompts must not take and
