@@ -35,7 +35,7 @@ impl Repository {
         self.folder.path()
     }
 
-    fn work(&self) -> PathBuf {
+    pub(super) fn work(&self) -> PathBuf {
         self.folder.path().join("work")
     }
 
@@ -380,7 +380,11 @@ async fn a_commit_or_a_tag_without_a_trusted_signature_is_refused_and_the_last_g
     let shown = fails(&gateway, &forged).await;
     assert_eq!((&shown["commit"], text(&gateway).await.as_deref()), (&json!(good), Some("one")));
     gateway.drain().await;
-    assert_eq!(log.of("commit_served").len(), 1);
+    let again = Gateway::start(&toml).await;
+    fails(&again, &forged).await;
+    serves(&again, "one").await;
+    again.drain().await;
+    assert_eq!(log.of("commit_served").len(), 2, "once for each start");
     assert!(log.of("commit_refused").iter().any(|event| event["commit"] == forged));
 
     // Tags: unsigned, of another key, of another name, and at last a good one.

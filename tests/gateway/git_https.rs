@@ -31,6 +31,11 @@ struct GitServer {
 
 impl GitServer {
     fn start(repository: &Repository) -> Self {
+        Self::start_within(repository, usize::MAX)
+    }
+
+    /// A server that stops in the middle of an answer of more than so many bytes.
+    fn start_within(repository: &Repository, most: usize) -> Self {
         let root = repository.folder().to_owned();
         let mut authority = CertificateParams::new(Vec::new()).unwrap();
         authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -55,7 +60,7 @@ impl GitServer {
         let port = listen(move |stream| {
             let connection = ServerConnection::new(config.clone()).unwrap();
             // One that refuses the certificate goes away.
-            if let Some(head) = answer(StreamOwned::new(connection, stream), &root) {
+            if let Some(head) = answer(StreamOwned::new(connection, stream), &root, most) {
                 seen.lock().unwrap().push(head);
             }
         });
@@ -88,7 +93,7 @@ fn head(reader: &mut impl BufRead) -> Option<String> {
 }
 
 /// Answers one request as a CGI host does (RFC 3875), and returns its head.
-fn answer(stream: impl Read + Write, root: &Path) -> Option<String> {
+fn answer(stream: impl Read + Write, root: &Path, most: usize) -> Option<String> {
     let mut reader = BufReader::new(stream);
     let head = head(&mut reader)?;
     let header = |name: &str| {
@@ -127,8 +132,13 @@ fn answer(stream: impl Read + Write, root: &Path) -> Option<String> {
     );
     let stream = reader.get_mut();
     stream.write_all(head_back.as_bytes()).ok()?;
-    stream.write_all(&output[end + 4..]).ok()?;
+    let body = &output[end + 4..];
+    stream.write_all(&body[..most.min(length)]).ok()?;
     stream.flush().ok()?;
+    if most < length {
+        // Until the client gives up.
+        reader.read(&mut [0]).ok()?;
+    }
     Some(head)
 }
 
@@ -197,6 +207,40 @@ async fn a_repository_behind_https_is_fetched_shallow_from_the_server_that_ca_vo
     assert!(state.join("shallow").is_file(), "without the commits below");
     let kept = fs::read_dir(state.join("objects/pack")).unwrap().count();
     assert!(kept > 0, "{kept}");
+}
+
+#[tokio::test]
+async fn a_repository_that_takes_too_long_is_said_so_with_its_size_and_the_limits() {
+    let repository = Repository::new();
+    // Nothing of it can be compressed.
+    let mut state = 1_u64;
+    let mut noise = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (state >> 56) as u8
+    };
+    let large: Vec<u8> = (0..4 << 20).map(|_| noise()).collect();
+    fs::write(repository.work().join("prompts/large.bin"), large).unwrap();
+    repository.commit("large");
+    let server = GitServer::start_within(&repository, 3 << 20);
+    let url = format!("https://localhost:{}/work/.git", server.port);
+    let keys = format!("ca = \"{}\"\nwalk_timeout = \"3s\"\n", server.ca.display());
+    let gateway = Gateway::start(&table(&repository, &url, &keys)).await;
+    let shown = fails(&gateway, "was not complete within walk_timeout = 3s").await;
+    let message = shown["error"]["message"].as_str().unwrap();
+    assert!(message.contains("2 MiB so far") && message.contains("at most 256 MiB"), "{message}");
+    gateway.drain().await;
+}
+
+#[tokio::test]
+async fn a_public_repository_needs_no_credential() {
+    let repository = Repository::new();
+    let server = GitServer::start(&repository);
+    let url = format!("https://localhost:{}/work/.git", server.port);
+    let keys = format!("ca = \"{}\"\n", server.ca.display());
+    let gateway = Gateway::start(&table(&repository, &url, &keys)).await;
+    serves(&gateway, "one").await;
+    gateway.drain().await;
+    assert!(!server.heads.lock().unwrap().concat().contains("Authorization"));
 }
 
 #[tokio::test]

@@ -36,7 +36,7 @@ pub const SET: [(&str, &str); 9] = [
 
 /// The configuration of all calls. Signatures are ssh signatures: the other programs do not exist,
 /// so that the keys of the gateway's user prove nothing.
-const CONFIGURED: [(&str, &str); 16] = [
+const CONFIGURED: [(&str, &str); 15] = [
     ("core.hooksPath", "/dev/null"),
     ("core.attributesFile", "/dev/null"),
     ("core.fsmonitor", "false"),
@@ -48,7 +48,6 @@ const CONFIGURED: [(&str, &str); 16] = [
     ("fetch.unpackLimit", "1"),
     ("gc.auto", "0"),
     ("http.followRedirects", "false"),
-    ("http.proactiveAuth", "basic"),
     ("gpg.format", "ssh"),
     ("gpg.minTrustLevel", "fully"),
     ("gpg.openpgp.program", "/nonexistent"),
@@ -105,7 +104,11 @@ impl GitSource {
             Some((_, None)) => {}
         }
         match authorization {
-            Some(_) if cfg!(unix) => settings.extend(helper(url, SERVER_HELPER)),
+            Some(_) if cfg!(unix) => {
+                settings.extend(helper(url, SERVER_HELPER));
+                // Without a credential, git would ask for one.
+                settings.push(("http.proactiveAuth".to_owned(), "basic".to_owned()));
+            }
             Some(header) => {
                 let header = format!("Authorization: {}", header.expose());
                 settings.push(("http.extraHeader".to_owned(), header));

@@ -9,7 +9,7 @@ pub mod program;
 pub use calls::SET;
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -44,6 +44,8 @@ pub struct GitSource {
     last_served: Mutex<Option<String>>,
     /// The object that was last recorded as refused.
     last_refused: Mutex<Option<String>>,
+    /// The bytes of all packs during the last fetch.
+    arrived: AtomicU64,
 }
 
 /// The files of a commit, in a folder that does not change.
@@ -95,6 +97,7 @@ impl GitSource {
             is_started: AtomicBool::new(false),
             last_served: Mutex::default(),
             last_refused: Mutex::default(),
+            arrived: AtomicU64::new(0),
         }
     }
 
@@ -129,6 +132,7 @@ impl GitSource {
     /// [`Kind::Unavailable`] when the remote cannot be reached, or git or the state folder not be
     /// used; [`Kind::NotServed`] when the commit is refused. The earlier commit stays served.
     pub async fn refresh(&self) -> Result<GitTree, Kind> {
+        self.arrived.store(0, Ordering::Relaxed);
         let lock = Arc::new(self.lock().await?);
         let before = self.kept().await;
         let refreshed = self.newest(before.clone(), &lock).await;
@@ -137,6 +141,18 @@ impl GitSource {
             (Kind::NotServed(why), Some(kept)) => Kind::NotServed(still_served(&why, &kept)),
             (kind, _) => kind,
         })
+    }
+
+    /// Says that a fetch was not complete after `limit`; without a fetch, the remote is silent.
+    pub fn given_up(&self, limit: Duration) -> Kind {
+        match self.arrived.load(Ordering::Relaxed) >> 20 {
+            0 => Kind::Timeout,
+            arrived => Kind::Unavailable(format!(
+                "the repository has {arrived} MiB so far, and was not complete within walk_timeout = \
+                 {limit:?}: raise it, or make the repository smaller (at most {} MiB)",
+                MAX_OBJECTS >> 20
+            )),
+        }
     }
 
     async fn newest(&self, before: Option<Kept>, lock: &Arc<File>) -> Result<Kept, Kind> {
@@ -292,7 +308,7 @@ impl GitSource {
         let call = self.remote_call(fetching).await?;
         tokio::select! {
             fetched = self.read(call) => fetched.map(drop).map_err(unavailable),
-            () = outgrown(self.repository().join("objects/pack")) => {
+            () = outgrown(self.repository().join("objects/pack"), &self.arrived) => {
                 self.discard().await;
                 let limit = MAX_OBJECTS >> 20;
                 Err(Kind::NotServed(format!("the repository has more than {limit} MiB")))
@@ -379,8 +395,8 @@ pub fn missing_program() -> Option<String> {
     program::find(Path::new(".")).err().map(|error| error.to_string())
 }
 
-/// Returns once the files of a folder take more than [`MAX_OBJECTS`].
-async fn outgrown(folder: PathBuf) {
+/// Returns once the files of a folder take more than [`MAX_OBJECTS`]. Counts them in `arrived`.
+async fn outgrown(folder: PathBuf, arrived: &AtomicU64) {
     loop {
         sleep(SIZE_POLL).await;
         let folder = folder.clone();
@@ -390,7 +406,8 @@ async fn outgrown(folder: PathBuf) {
                 .filter_map(|name| Some(disk::metadata(&folder.join(name)).ok()?.length))
                 .sum::<u64>()
         };
-        if blocking(measuring).await.is_ok_and(|length| length > MAX_OBJECTS) {
+        arrived.store(blocking(measuring).await.unwrap_or(0), Ordering::Relaxed);
+        if arrived.load(Ordering::Relaxed) > MAX_OBJECTS {
             return;
         }
     }

@@ -312,7 +312,10 @@ impl Connector {
             return connecting.await;
         }
         let limit = self.upstream.settings.walk_timeout;
-        timeout(limit, connecting).await.unwrap_or(Err(Kind::Timeout))
+        timeout(limit, connecting).await.unwrap_or_else(|_| match &self.target {
+            ConnectTarget::Git { source, .. } => Err(source.given_up(limit)),
+            _ => Err(Kind::Timeout),
+        })
     }
 
     /// Detects the transport of an endpoint. An endpoint that refuses `initialize`, by a status or
