@@ -82,6 +82,8 @@ mod tls;
 mod tokens;
 mod tools;
 mod transports;
+#[cfg(unix)]
+mod upgrade;
 mod upstream_faults;
 mod usage;
 mod versions;
