@@ -304,6 +304,9 @@ run_stores() {
     python3 tests/stores/run.py "$binary" tests/stores/.venv-mlflow tests/stores/.venv-arize-phoenix
 }
 
+step drill_soak "build redis runtimes" "stores, git, webhooks and Redis fail by turns for half an hour: no get fails, no move is lost"
+run_drill_soak() { python3 tests/drills/soak.py "$binary" "${PROMPTGATE_DRILL_SECONDS:-1800}"; }
+
 step image_git "build sshd" "git over https and ssh, and git-sync's links, from the files of the image alone"
 run_image_git() { packaging/test-git "$binary"; }
 
