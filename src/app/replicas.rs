@@ -145,7 +145,7 @@ async fn share_rollouts(
         is_read = match told {
             None => read_rollouts(&cluster, &edition).await,
             Some(notice) => {
-                let is_kept = keep_rollout(&cluster, &notice).await;
+                let is_kept = keep_rollout(&cluster, &edition.load_full(), &notice).await;
                 let body = serde_json::to_vec(&notice).unwrap_or_default();
                 cluster.relay().tell_all(RelayMessage::Rollback { body }).await;
                 is_read && is_kept
@@ -156,22 +156,23 @@ async fn share_rollouts(
 
 /// Applies what the store has, and writes what it lacks. Returns whether it could be used.
 async fn read_rollouts(cluster: &ClusterMember, edition: &ArcSwap<Edition>) -> bool {
-    let Ok(kept) = cluster.rollbacks().read().await else { return false };
+    let edition = edition.load_full();
+    let Ok(kept) = cluster.rollbacks().read(&edition.sealer).await else { return false };
     let kept: Vec<_> = kept.iter().filter_map(|text| serde_json::from_slice(text).ok()).collect();
     let mut is_kept = true;
-    let missing = edition.load_full().router.rollouts().follow_store(&kept);
+    let missing = edition.router.rollouts().follow_store(&kept);
     for notice in &missing {
-        is_kept &= keep_rollout(cluster, notice).await;
+        is_kept &= keep_rollout(cluster, &edition, notice).await;
     }
     is_kept
 }
 
 /// Writes a rollback or restart to the store. Returns whether that succeeded.
-async fn keep_rollout(cluster: &ClusterMember, notice: &RollbackNotice) -> bool {
+async fn keep_rollout(cluster: &ClusterMember, edition: &Edition, notice: &RollbackNotice) -> bool {
     let RollbackNotice { prompt, from, to, changed, .. } = notice;
     let rollout = format!("rollout\0{prompt}\0{from}\0{to}");
     let text = serde_json::to_vec(notice).unwrap_or_default();
-    cluster.rollbacks().write(&rollout, *changed, &text).await.is_ok()
+    cluster.rollbacks().write(&edition.sealer, &rollout, *changed, &text).await.is_ok()
 }
 
 /// Handles the messages of other replicas, until `stop`.

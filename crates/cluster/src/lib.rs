@@ -147,7 +147,7 @@ impl ClusterMember {
             buckets: StoredBuckets::new(link.clone()),
             terminations: Terminations::new(link.clone()),
             relay: Arc::new(relay),
-            rollbacks: SharedRollbacks::new(link.clone()),
+            rollbacks: SharedRollbacks::new(link.store.clone()),
             reconnecting: Mutex::default(),
             unreadable: AtomicUsize::new(0),
             audit,

@@ -5,17 +5,18 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use redis::{Value, cmd};
+use redis::{Script, Value, cmd};
 use tokio::sync::Notify;
 
-use super::Link;
-use super::store::StoreUnavailable;
-use base::seal::TokenKind;
+use super::scripts::keep_rollback;
+use super::store::{RedisBackend, StoreUnavailable};
 use base::seal::hex::hex;
+use base::seal::{Sealer, TokenKind};
 
 /// The rollbacks and restarts of all replicas.
 pub struct SharedRollbacks {
-    link: Arc<Link>,
+    store: Arc<RedisBackend>,
+    keep: Script,
     /// Notified with each connection to the store.
     connected: Notify,
 }
@@ -24,8 +25,8 @@ pub struct SharedRollbacks {
 const BOUND_TO: &str = "rollback";
 
 impl SharedRollbacks {
-    pub(super) fn new(link: Arc<Link>) -> Self {
-        Self { link, connected: Notify::new() }
+    pub(super) fn new(store: Arc<RedisBackend>) -> Self {
+        Self { store, keep: keep_rollback(), connected: Notify::new() }
     }
 
     /// Resolves once for each connection to the store: changes may have been missed before. Cancel
@@ -43,12 +44,11 @@ impl SharedRollbacks {
     ///
     /// # Errors
     /// [`StoreUnavailable`].
-    pub async fn read(&self) -> Result<Vec<Vec<u8>>, StoreUnavailable> {
+    pub async fn read(&self, sealer: &Sealer) -> Result<Vec<Vec<u8>>, StoreUnavailable> {
         let key = self.key();
         let reading =
             async |mut connection| cmd("HGETALL").arg(key).query_async(&mut connection).await;
-        let kept: HashMap<String, String> = self.link.store.run(reading).await?;
-        let sealer = self.link.sealer.load();
+        let kept: HashMap<String, String> = self.store.run(reading).await?;
         let open =
             |text: String| sealer.open(TokenKind::Replica, BOUND_TO, text.split_once(' ')?.1);
         Ok(kept.into_values().filter_map(open).collect())
@@ -61,21 +61,20 @@ impl SharedRollbacks {
     /// [`StoreUnavailable`]: the text may have been written.
     pub async fn write(
         &self,
+        sealer: &Sealer,
         rollout: &str,
         changed: u64,
         text: &[u8],
     ) -> Result<(), StoreUnavailable> {
-        let Link { store, scripts, sealer, .. } = &*self.link;
-        let sealer = sealer.load();
-        let mut keep = scripts.keep_rollback.key(self.key());
+        let mut keep = self.keep.key(self.key());
         keep.arg(hex(&sealer.blind(rollout))).arg(changed);
         keep.arg(sealer.seal(TokenKind::Replica, BOUND_TO, text));
         let writing =
             async |mut connection| keep.invoke_async::<Value>(&mut connection).await.map(drop);
-        store.run(writing).await
+        self.store.run(writing).await
     }
 
     fn key(&self) -> String {
-        self.link.store.key("rollbacks")
+        self.store.key("rollbacks")
     }
 }

@@ -7,7 +7,6 @@ pub(super) struct Scripts {
     pub take: Script,
     pub beat: Script,
     pub terminate: Script,
-    pub keep_rollback: Script,
 }
 
 impl Default for Scripts {
@@ -16,9 +15,13 @@ impl Default for Scripts {
             take: Script::new(include_str!("take.lua")),
             beat: Script::new(include_str!("beat.lua")),
             terminate: Script::new(include_str!("terminate.lua")),
-            keep_rollback: Script::new(include_str!("keep_rollback.lua")),
         }
     }
+}
+
+/// The script that keeps the state of a rollout.
+pub(super) fn keep_rollback() -> Script {
+    Script::new(include_str!("keep_rollback.lua"))
 }
 
 /// The scripts for sign-ins, which commands run as well.
