@@ -5,9 +5,8 @@ use std::sync::Arc;
 
 use unicode_normalization::UnicodeNormalization;
 
-use super::announce::label_moves;
 use super::approval::ApprovalSettings;
-use config::{Config, offers_as_skills};
+use config::{Config, Transport, offers_as_skills};
 use domain::name::{Prefix, UpstreamId};
 use domain::prompts::hidden_text::HiddenText;
 use domain::prompts::overlay::Overlay;
@@ -26,7 +25,7 @@ pub struct UpstreamSource {
     pub skills_as_prompts: bool,
     /// `Some` if each prompt without required arguments becomes a skill, with its text so treated.
     pub prompts_as_skills: Option<HiddenText>,
-    /// Where labels of its prompts move ([`label_moves::via`]).
+    /// Where labels of its prompts move: `file`, `commit`, `store`; `server` without labels.
     pub labels_via: &'static str,
 }
 
@@ -43,7 +42,12 @@ impl UpstreamSource {
             skills_as_prompts: upstream.skills_as_prompts,
             prompts_as_skills: offers_as_skills(config, &upstream.id)
                 .then_some(upstream.settings.content),
-            labels_via: label_moves::via(&upstream.transport),
+            labels_via: match upstream.transport {
+                Transport::Library(_) => "file",
+                Transport::Git(_) => "commit",
+                Transport::Store(_) => "store",
+                _ => "server",
+            },
         }
     }
 }

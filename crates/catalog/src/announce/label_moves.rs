@@ -8,7 +8,6 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use audit::record::AuditEvent;
-use config::Transport;
 use config::labels::LATEST;
 use library::prompt_list::PromptList;
 
@@ -63,7 +62,8 @@ impl SeenMove {
     pub(crate) fn between(
         before: &PromptList,
         now: &PromptList,
-        (upstream, via): (&str, &'static str),
+        upstream: &str,
+        via: &'static str,
     ) -> Vec<Self> {
         let labels = [labels(before), labels(now)];
         let prompts = [prompts(before), prompts(now)];
@@ -94,16 +94,6 @@ impl SeenMove {
             Err(_) => event.text(key, version),
         });
         event.text("via", self.via).optional_text("commit", self.commit.as_deref())
-    }
-}
-
-/// Where the labels of an upstream move; `server` for an upstream without labels.
-pub(crate) fn via(transport: &Transport) -> &'static str {
-    match transport {
-        Transport::Library(_) => "file",
-        Transport::Git(_) => "commit",
-        Transport::Store(_) => "store",
-        _ => "server",
     }
 }
 
@@ -146,12 +136,12 @@ mod tests {
         let before = list(&[&before[..], &[("gone", "1", "beta"), ("n", "1", "latest")]].concat());
         let now = [("a", "2", "production"), ("a", "1", "beta"), ("b", "1", ""), ("new", "1", "x")];
         let now = list(&[&now[..], &[("n", "2", "latest")]].concat());
-        let seen = SeenMove::between(&before, &now, ("up", "store"));
+        let seen = SeenMove::between(&before, &now, "up", "store");
         let shown = |seen: &SeenMove| format!("{} from {}", seen.names.join(" "), seen.from);
         let seen: Vec<_> = seen.iter().map(shown).collect();
         let expected = ["up a beta 1 from ", "up a production 2 from 1", "up b beta  from 1"];
         assert_eq!(seen, expected);
-        assert_eq!(SeenMove::between(&now, &now, ("up", "store")), []);
+        assert_eq!(SeenMove::between(&now, &now, "up", "store"), []);
     }
 
     #[tokio::test]

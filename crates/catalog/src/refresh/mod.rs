@@ -387,8 +387,9 @@ impl Refresh {
                 // A driver of another configuration may choose by another label.
                 let is_of_driver = !matches!(known.state, ReportState::Joining);
                 if let Some(before) = before.filter(|_| !same && is_of_driver) {
-                    let of = (known.source.id.as_str(), known.source.labels_via);
-                    self.moves.extend(SeenMove::between(before, &walked.listed, of));
+                    let UpstreamSource { id, labels_via, .. } = &known.source;
+                    let seen = SeenMove::between(before, &walked.listed, id.as_str(), labels_via);
+                    self.moves.extend(seen);
                 }
                 if !same {
                     known.version.number = next_number();
