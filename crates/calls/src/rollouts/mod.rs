@@ -178,9 +178,9 @@ impl Rollouts {
     fn unknown(&self, rollout: &Rollout) -> Option<RolloutProblem> {
         let states = &self.shared.rollouts;
         if states.is_replica {
-            let why = "the store of the cluster was not read yet".to_owned();
-            return (!states.is_read.load(Ordering::Acquire))
-                .then_some(RolloutProblem::Unknown(why));
+            let why = || "the store of the cluster was not read yet".to_owned();
+            let is_read = states.is_read.load(Ordering::Acquire);
+            return (!is_read).then(|| RolloutProblem::Unknown(why()));
         }
         let unkept = || {
             (self.file.is_none() && rollout.rollback.is_some()).then_some(RolloutProblem::Unkept)
@@ -226,14 +226,13 @@ impl Rollouts {
         catalog: &'a Catalog,
     ) -> Option<&'a ListedItem> {
         let unknown = self.unknown(rollout);
+        let found = new_version(catalog, listed, &rollout.to);
         self.shared.rollouts.with(key(&listed.public_name, rollout), |state| {
             if state.outcomes.rolled_back().is_some() {
                 return None;
             }
-            let found = match unknown.filter(|_| !state.is_decided()) {
-                Some(unknown) => Err(unknown),
-                None => new_version(catalog, listed, &rollout.to),
-            };
+            let unknown = unknown.filter(|_| !state.is_decided());
+            let found = unknown.map_or(found, Err);
             let problem = found.as_ref().err();
             if state.problem.as_ref() != problem {
                 let prompt = &listed.public_name;
