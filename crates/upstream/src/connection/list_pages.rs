@@ -67,7 +67,7 @@ pub(crate) enum PageStep {
     /// Another page, at this cursor, which may be "".
     Next(String),
     /// The end of the list.
-    Done(PromptList),
+    Done(Box<PromptList>),
 }
 
 impl<'a> Pagination<'a> {
@@ -196,7 +196,7 @@ impl<'a> Pagination<'a> {
     }
 
     fn done(&mut self) -> PageStep {
-        PageStep::Done(std::mem::take(&mut self.listed))
+        PageStep::Done(Box::new(std::mem::take(&mut self.listed)))
     }
 
     /// Ends the walk at a cursor that names no other page.

@@ -484,7 +484,7 @@ impl RemoteConnection {
             };
             let page = timeout(settings.page_timeout, self.request(rpc, None)).await;
             match walk.page(&page.map_err(|_| Kind::Timeout)??)? {
-                PageStep::Done(listed) => return Ok(listed),
+                PageStep::Done(listed) => return Ok(*listed),
                 PageStep::Next(cursor) => {
                     params.clear();
                     write_members(&mut params, |params| {
