@@ -534,6 +534,7 @@ pub(crate) enum LabelsCommand {
     /// Move a label to a version (needs admin.write where a gateway runs)
     ///
     /// Changes labels.toml in the folder of the library; in a git repository, change it there.
+    /// Replicas with folders that are not shared follow only where the command is run for each.
     Set {
         /// Public name of a prompt
         name: String,
