@@ -37,9 +37,14 @@ class Quiet(http.server.BaseHTTPRequestHandler):
         pass
 
 
+class Server(http.server.ThreadingHTTPServer):
+    def handle_error(self, *_):
+        pass  # A gateway has given up its request.
+
+
 def serve(handler, tls=None):
     """Serves at a free port; returns it. `tls` are the files of a certificate and its key."""
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server = Server(("127.0.0.1", 0), handler)
     if tls:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(*tls)

@@ -137,7 +137,7 @@ fn answer(stream: impl Read + Write, root: &Path, most: usize) -> Option<String>
     stream.flush().ok()?;
     if most < length {
         // Until the client gives up.
-        reader.read(&mut [0]).ok()?;
+        let _ = reader.read_exact(&mut [0]);
     }
     Some(head)
 }
