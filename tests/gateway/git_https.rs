@@ -15,7 +15,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
 use super::git::{Repository, fails, serves, text};
-use crate::support::Gateway;
+use crate::support::{Gateway, eventually};
 
 /// A name that only the proxy of these tests finds.
 const FAR: &str = "git.example.test";
@@ -228,6 +228,11 @@ async fn a_repository_that_takes_too_long_is_said_so_with_its_size_and_the_limit
     let shown = fails(&gateway, "was not complete within walk_timeout = 3s").await;
     let message = shown["error"]["message"].as_str().unwrap();
     assert!(message.contains("2 MiB so far") && message.contains("at most 256 MiB"), "{message}");
+    // Each attempt begins without the rest of the one before.
+    let asked = server.heads.lock().unwrap().len();
+    eventually(async || server.heads.lock().unwrap().len(), |now| *now > asked + 6).await;
+    let shown = fails(&gateway, "was not complete within walk_timeout = 3s").await;
+    assert!(shown.to_string().contains("2 MiB so far"), "{shown}");
     gateway.drain().await;
 }
 

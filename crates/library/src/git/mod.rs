@@ -8,6 +8,7 @@ pub mod listing;
 pub mod program;
 pub use calls::SET;
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -219,8 +220,14 @@ impl GitSource {
         let repository = self.repository();
         let git = self.git.clone();
         let preparing = move || {
-            let packs = disk::read_dir(&repository.join("objects/pack")).map_or(0, |all| all.len());
-            if packs > 2 * MAX_PACKS {
+            let folder = repository.join("objects/pack");
+            let packs = disk::read_dir(&folder).unwrap_or_default();
+            // A fetch that was given up leaves its pack, which no later fetch uses.
+            let is_left = |name: &&OsString| name.to_string_lossy().starts_with("tmp_");
+            for left in packs.iter().filter(is_left) {
+                disk::remove_file(&folder.join(left))?;
+            }
+            if packs.len() > 2 * MAX_PACKS {
                 disk::remove_dir_all(&repository)?;
             }
             let files = [("signers", &git.trusted_keys), ("ca.pem", &git.ca)];
