@@ -7,6 +7,7 @@ use tokio::sync::oneshot;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::{info, warn};
 
+use admin::ConsolePeople;
 use approvals::Approvals;
 use approvals::prober::Prober;
 use base::seal::{SealKeys, Sealer};
@@ -14,6 +15,7 @@ use calls::{RefreshEnded, Router, RouterDeps, UpstreamDeps};
 use cluster::ClusterMember;
 use config::Config;
 use front::session::{self, Sessions};
+use logins::caller::PersonCheck;
 use logins::idle;
 use logins::store::LoginBackend;
 use policy::{self, Gate};
@@ -58,6 +60,13 @@ impl Edition {
         let approvals = Approvals::start(&config, router.clone(), &upstream_deps);
         supervisor.supervise("tallies", gate.tallies().watch(audit, stop));
         Self::new(config, gate, approvals, router, sealer, shared, upstream_deps)
+    }
+
+    /// Names the people in the browsers of callers, if the console has a provider.
+    pub(super) fn people(&self) -> Option<Arc<dyn PersonCheck>> {
+        let oidc = self.config.admin.as_ref()?.oidc.as_ref()?;
+        let page = self.config.server.sign_in_page()?;
+        Some(Arc::new(ConsolePeople::new(oidc, self.sealer.clone(), &page)))
     }
 
     /// Builds the next edition, which keeps running calls, open streams, counts, and the upstreams

@@ -173,7 +173,9 @@ impl App {
         app.usage.configure(edition.config.admin.as_ref().map(|admin| &admin.usage));
         let drain = app.shutdown.drain.clone();
         let tls = app.tls_server(&edition.config, None)?;
-        let endpoint = Endpoint::new(&edition.config, app.sessions.clone(), tls, drain.clone());
+        let people = edition.people();
+        let sessions = app.sessions.clone();
+        let endpoint = Endpoint::new(&edition.config, sessions, tls, people, drain.clone());
         let endpoint = Arc::new(ArcSwap::from_pointee(endpoint));
         let connections = app.shutdown.connections.clone();
         let listener = Listener::new(socket, endpoint.clone());

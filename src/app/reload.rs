@@ -217,7 +217,8 @@ impl App {
         let config = &edition.config;
         self.sessions.store(edition.sessions.clone());
         if let Some(Listening { service, .. }) = &self.endpoint {
-            let renewed = service.load().renew(config, edition.sessions.clone(), tls);
+            let sessions = edition.sessions.clone();
+            let renewed = service.load().renew(config, sessions, tls, edition.people());
             service.store(Arc::new(renewed));
         }
         if let (Some(Listening { service, .. }), Some(admin)) = (&self.admin, &config.admin) {

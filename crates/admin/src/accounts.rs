@@ -5,8 +5,10 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::AdminState;
+use super::rollouts;
 use super::sign_in::Visitor;
 use audit::record::AuditEvent;
+use logins::caller::CallerName;
 use upstream::accounts::{AccountStatus, RevokedAccount};
 
 /// Names the accounts to revoke, as the body of a POST. An omitted field matches all.
@@ -36,13 +38,18 @@ struct AccountRow {
     caller: String,
     /// The kind of credential of the caller.
     #[cfg_attr(test, schemars(extend("enum" = ["none", "api_key", "certificate", "token", "stdio"])))]
-    method: &'static str,
+    method: String,
     /// Issuer of the caller's token; empty for other credentials.
     issuer: String,
+    /// How the caller gets access.
+    #[cfg_attr(test, schemars(extend("enum" = ["exchange", "sign_in", "vault", "process"])))]
+    way: &'static str,
+    /// When the caller signed in (RFC 3339); null for other ways.
+    signed_in_at: Option<String>,
     /// Seconds until its access token expires, or would have expired; null without one.
     expires_in_secs: Option<u64>,
-    /// Seconds since its last call.
-    idle_secs: u64,
+    /// Seconds since its last call; null without a call through this replica.
+    idle_secs: Option<u64>,
 }
 
 /// The accounts that were revoked.
@@ -64,10 +71,9 @@ struct RevokedRow {
 }
 
 /// Returns the document of `/api/v1/accounts`, the most recently used first.
-pub(super) fn all(state: &AdminState) -> AccountsDocument {
-    AccountsDocument {
-        accounts: state.router.accounts().list().iter().map(AccountRow::of).collect(),
-    }
+pub(super) async fn all(state: &AdminState) -> AccountsDocument {
+    let accounts = state.router.list_accounts().await;
+    AccountsDocument { accounts: accounts.iter().map(AccountRow::of).collect() }
 }
 
 /// Revokes accounts at once, cancels the calls that use them, and records each revocation, even if
@@ -83,7 +89,7 @@ pub(super) async fn revoke(
         let ended = router.revoke_accounts(caller.as_deref(), upstream.as_deref()).await;
         let revoked = ended.iter().map(|RevokedAccount { account, revoked_at_provider }| {
             let event = AuditEvent::new("account_revoked").text("upstream", &account.upstream);
-            let event = event.text("caller", account.caller.id()).text("by", &by);
+            let event = event.text("caller", &account.caller.id).text("by", &by);
             let provider = if *revoked_at_provider { "revoked" } else { "not_revoked" };
             audit.note(event.text("provider", provider));
             RevokedRow {
@@ -98,15 +104,17 @@ pub(super) async fn revoke(
 
 impl AccountRow {
     fn of(account: &AccountStatus) -> Self {
-        let AccountStatus { upstream, caller, expires_in, idle } = account;
-        let (method, issuer) = caller.authority();
+        let AccountStatus { upstream, caller, way, signed_in_at, expires_in, idle } = account;
+        let CallerName { method, issuer, id } = caller.clone();
         Self {
             upstream: upstream.clone(),
-            caller: caller.id().to_owned(),
+            caller: id,
             method,
-            issuer: issuer.to_owned(),
+            issuer,
+            way,
+            signed_in_at: signed_in_at.map(rollouts::time),
             expires_in_secs: expires_in.map(|left| left.as_secs()),
-            idle_secs: idle.as_secs(),
+            idle_secs: idle.map(|idle| idle.as_secs()),
         }
     }
 }

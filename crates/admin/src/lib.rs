@@ -56,6 +56,7 @@ use pages::{AnyPage, PageError, PageResult};
 pub use reloads::{Reloads, RequestedReload};
 use request::{PageRequest, Params};
 use routes::{ConsolePage, FoundRoutes, Handler, Route, RoutePart};
+pub use sign_in::ConsolePeople;
 use sign_in::{LocalPath, Role, SignIn, Site, Visitor, is_foreign_subresource, is_same_site_post};
 pub use state::AdminState;
 
@@ -285,6 +286,9 @@ impl AdminServer {
             Handler::RemoveLabel => {
                 let label = found.names.get(1).map_or("", String::as_str);
                 self.remove_label([name, label], head, body, visitor).await
+            }
+            Handler::Accounts => {
+                return AdminAnswer::json(StatusCode::OK, &accounts::all(&self.state).await);
             }
             Handler::Revoke => self.revoke(head, body, visitor).await,
             Handler::ChangeRollout => self.change_rollout(name, head, body, visitor).await,

@@ -131,6 +131,6 @@ pub(super) fn why(status: &RolloutStatus) -> Option<String> {
     problem.or_else(|| status.fallback.as_ref().map(fallback))
 }
 
-fn time(at: UnixSeconds) -> String {
+pub(super) fn time(at: UnixSeconds) -> String {
     humantime::format_rfc3339_seconds(SystemTime::from(at.writable())).to_string()
 }

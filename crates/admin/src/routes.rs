@@ -7,7 +7,7 @@ use super::answer::AdminAnswer;
 use super::console::PromptTab;
 use super::sign_in::Role;
 use super::state::AdminState;
-use super::{accounts, approvals, labels, rollouts};
+use super::{approvals, labels, rollouts};
 use ::approvals::Action;
 use domain::text::percent;
 
@@ -34,6 +34,7 @@ pub(super) enum Handler {
     Decide(Action),
     MoveLabel,
     RemoveLabel,
+    Accounts,
     Revoke,
     ChangeRollout,
     Reload,
@@ -124,7 +125,7 @@ pub(super) static ROUTES: [Route; 59] = [
     get("/api/v1/catalog", VIEWER, Handler::Document(|state| ok(&state.catalog()))),
     get("/api/v1/replicas", VIEWER, Handler::Document(|state| ok(&state.replicas()))),
     post("/api/v1/evidence", VIEWER, Handler::Evidence),
-    get("/api/v1/accounts", VIEWER, Handler::Document(|state| ok(&accounts::all(state)))),
+    get("/api/v1/accounts", VIEWER, Handler::Accounts),
     post("/api/v1/accounts/revoke", APPROVER, Handler::Revoke),
     get("/api/v1/rollouts", VIEWER, Handler::Document(|state| ok(&rollouts::all(state)))),
     post("/api/v1/rollouts/{name}", APPROVER, Handler::ChangeRollout),

@@ -2,6 +2,7 @@
 //! in the mode that it supports, and its answers return (legacy: requests during the call;
 //! 2026-07-28: multi-round-trip requests).
 
+use serde_json::json;
 use tokio::time::Instant;
 
 use super::Router;
@@ -371,8 +372,12 @@ impl Bridge<'_> {
         }
     }
 
-    /// Translates an upstream's error about missing capabilities into the client's terms.
+    /// Translates an upstream's error about missing capabilities, and a sign-in that the caller
+    /// needs, into the client's terms.
     fn refused(&self, kind: Kind) -> Fault {
+        if matches!(kind, Kind::SignInNeeded { .. }) {
+            return shown_to(self.admitted.call.client.capabilities, self.fault(kind));
+        }
         let Kind::Error { code, message, data: Some(data) } = &kind else {
             return self.fault(kind);
         };
@@ -451,6 +456,25 @@ impl Bridge<'_> {
     fn fault(&self, kind: Kind) -> Fault {
         Fault::upstream(self.admitted.upstream.config().id.as_str(), kind)
     }
+}
+
+/// Returns a fault as a client can show it: the page at which a caller signs in becomes a URL
+/// elicitation (MCP 2025-11-25) for clients that have declared these. For others it stays in the
+/// message of the error.
+pub(super) fn shown_to(client: ClientCapabilities, fault: Fault) -> Fault {
+    let Fault::Upstream(UpstreamFault {
+        kind: Kind::SignInNeeded { url, code, id }, upstream, ..
+    }) = &fault
+    else {
+        return fault;
+    };
+    if !client.contains(ClientCapabilities::URL) {
+        return fault;
+    }
+    let message = format!("Sign in to {upstream}. If the page asks for a code, it is {code}.");
+    let page = json!({"mode": "url", "elicitationId": **id, "url": **url, "message": message});
+    let data = json!({"reason": "sign_in_needed", "elicitations": [page]}).to_string();
+    Fault::upstream(upstream, Kind::UrlElicitationRequired { message, data })
 }
 
 /// The server requests of a result by their keys, and the state to return with the answers.

@@ -37,7 +37,7 @@ use admitted::{Admitted, CallContext};
 use arguments::{effective_arguments, renamed_arguments, without_presets};
 use base::platform::heap::boxed;
 use base::seal::Sealer;
-use bridge::Bridge;
+use bridge::{Bridge, shown_to};
 use bridged_request::BridgedRequest;
 use call_channel::CallChannel;
 use catalog::announce::changes::{Changes, Published};
@@ -76,6 +76,7 @@ use suspended_calls::SuspendedCalls;
 use telemetry::Telemetry;
 use unapproved_texts::UnapprovedTexts;
 use upstream::Upstream;
+use upstream::auth::sign_in::CallerSignIns;
 use upstream::call::correlator::UrlElicitationComplete;
 use upstream::driver::DriverReport;
 use upstream::guard::concurrency::ConcurrencyLimit;
@@ -87,7 +88,7 @@ pub use catalog::lists::Lists;
 pub use catalog::status::{PER_CALLER, UpstreamStatus};
 pub use unapproved_texts::{LastText, ReceivedText};
 pub use upstream::UpstreamDeps;
-use upstream::accounts::{Accounts, RevokedAccount};
+use upstream::accounts::{AccountStatus, Accounts, RevokedAccount};
 
 /// Answers calls under one configuration.
 pub struct Router {
@@ -181,7 +182,8 @@ impl Router {
                 let routed = self.authorize(&catalog, context, name, NameKind::Public).await?;
                 let completion = Completing { argument, value, context: completed.as_ref() };
                 let reply = complete_guarded(&self.guards, &routed, completion, context).await;
-                let reply = reply.map_err(|fault| without_presets(routed.item, fault))?;
+                let reply = reply.map_err(|fault| without_presets(routed.item, fault));
+                let reply = reply.map_err(|fault| shown_to(call.client.capabilities, fault))?;
                 self.count_use(call, routed.item, began);
                 Ok(reply)
             }
@@ -367,22 +369,77 @@ impl Router {
         self.shared.url_completions.subscribe()
     }
 
+    /// The sign-ins of callers at an upstream, if callers sign in to it.
+    pub fn sign_ins(&self, upstream: &str) -> Option<&CallerSignIns> {
+        Some(self.upstreams.get(&UpstreamId::parse(upstream)?)?.sign_ins()?)
+    }
+
+    /// Tells the client that was sent to the page of a URL elicitation that it can go on.
+    pub fn complete_elicitation(&self, upstream: &str, id: String) {
+        let completion = UrlElicitationComplete { upstream: upstream.into(), id };
+        // Without a client that waits, no stream receives it.
+        let _ = self.shared.url_completions.send(completion);
+    }
+
     /// Returns the accounts of callers at upstreams.
     pub fn accounts(&self) -> &Arc<Accounts> {
         &self.shared.upstream_deps.accounts
     }
 
-    /// Revokes accounts, as [`Accounts::revoke`], and drops the lists that were fetched with them.
+    /// Returns the accounts of callers, the most recently used first, then the sign-ins that are
+    /// kept without an account here.
+    pub async fn list_accounts(&self) -> Vec<AccountStatus> {
+        let mut all = self.accounts().list();
+        for (_, kept) in self.kept_sign_ins(None, None).await {
+            match all.iter_mut().find(|own| own.is_of(&kept)) {
+                Some(own) => own.signed_in_at = kept.signed_in_at,
+                None => all.push(kept),
+            }
+        }
+        all
+    }
+
+    /// Revokes accounts, as [`Accounts::revoke`], with the sign-ins that are kept, and drops the
+    /// lists that were fetched with them.
     pub async fn revoke_accounts(
         &self,
         caller: Option<&str>,
         upstream: Option<&str>,
     ) -> Vec<RevokedAccount> {
+        let mut signed_out = Vec::new();
+        // First, so that no call takes up a sign-in again.
+        for (sign_ins, account) in self.kept_sign_ins(caller, upstream).await {
+            let revoked_at_provider = sign_ins.end(&account.caller).await;
+            signed_out.push(RevokedAccount { account, revoked_at_provider });
+        }
         let revocation = self.accounts().revoke(caller, upstream);
         if let Some(lists) = &self.lists.caller_lists {
             lists.forget(caller, upstream, &Kind::AccessEnded);
         }
-        revocation.wait_for_providers().await
+        let mut revoked = revocation.wait_for_providers().await;
+        revoked.retain(|one| !signed_out.iter().any(|own| own.account.is_of(&one.account)));
+        revoked.extend(signed_out);
+        revoked
+    }
+
+    /// Returns the sign-ins of a caller (by id; `None`: all) that are kept for an upstream (by id;
+    /// `None`: all).
+    async fn kept_sign_ins(
+        &self,
+        caller: Option<&str>,
+        upstream: Option<&str>,
+    ) -> Vec<(&CallerSignIns, AccountStatus)> {
+        let mut all = Vec::new();
+        for (id, own) in &self.upstreams {
+            let is_meant = upstream.is_none_or(|upstream| id.as_str() == upstream);
+            if let Some(sign_ins) = own.sign_ins().filter(|_| is_meant) {
+                let kept = sign_ins.kept().await.into_iter();
+                let kept = kept.filter(|(own, _)| caller.is_none_or(|id| own.id == id));
+                let status = |(own, at)| AccountStatus::of_kept(id.as_str(), own, at);
+                all.extend(kept.map(|kept| (&**sign_ins, status(kept))));
+            }
+        }
+        all
     }
 
     /// The public name behind a derived tool name; `None` for other names, and where the public

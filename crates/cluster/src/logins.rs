@@ -140,6 +140,27 @@ impl SharedLogins {
         self.run(reading).await
     }
 
+    /// Returns the names of the sign-ins that begin with `prefix`.
+    ///
+    /// # Errors
+    /// [`SharedLoginError::Unavailable`].
+    pub async fn names(&self, prefix: &str) -> Result<Vec<String>, SharedLoginError> {
+        let begin = self.key("");
+        let mut found = Vec::new();
+        let mut cursor = 0_u64;
+        loop {
+            let mut scan = cmd("SCAN");
+            scan.arg(cursor).arg("MATCH").arg(format!("{begin}{prefix}*")).arg("COUNT").arg(1000);
+            let scanning = async |mut connection| scan.query_async(&mut connection).await;
+            let (next, keys): (u64, Vec<String>) = self.run(scanning).await?;
+            found.extend(keys.iter().filter_map(|key| Some(key.strip_prefix(&begin)?.to_owned())));
+            if next == 0 {
+                return Ok(found);
+            }
+            cursor = next;
+        }
+    }
+
     /// Keeps the sign-in of an upstream for another `idle`, if there is one.
     ///
     /// # Errors

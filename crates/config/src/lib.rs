@@ -299,7 +299,17 @@ impl Config {
         let login = upstream::first_login(&upstreams);
         let logins = logins::read(root.section("logins"), server.seal_keys.as_ref(), login);
         let accounts = logins::accounts(root.section("accounts"));
-        upstream::keep_logins(&mut upstreams, logins.as_ref());
+        let urls = [server.sign_in_page(), server.client_document()];
+        upstream::keep_logins(&mut upstreams, logins.as_ref(), urls);
+        if let Some(signing_in) =
+            upstreams.iter().find(|upstream| upstream.caller_sign_in().is_some())
+            && server.sign_in_page().is_none()
+            && !root.is_broken("server.public_url")
+        {
+            let key = format!("upstreams.{}.credential.sign_in", signing_in.id);
+            root.mistake(&key, "needs server.public_url, with https or on this machine: callers sign in at a page of the gateway, \
+                 which their browsers must reach");
+        }
         if let Some(jwt) = &auth.jwt {
             upstream::name_issuer(&mut upstreams, &jwt.issuer);
         } else if let Some(exchanging) =
@@ -427,7 +437,7 @@ transport = "library"
 path = "."
 [upstreams.http]
 transport = "http"
-credential = { oauth = {}, workload = {}, exchange = { actor = {} }, vault = {} }
+credential = { oauth = {}, workload = {}, exchange = { actor = {} }, sign_in = {}, vault = {} }
 [upstreams.sse]
 transport = "sse"
 credential = { login = {} }

@@ -330,6 +330,17 @@ pub enum UpstreamFaultKind {
         /// The detail, for operators.
         detail: String,
     },
+    /// The upstream lets in users only, and the caller has not signed in to it.
+    #[error(
+        "you have not signed in to it: open {url} in a browser, type the code {code} if the page asks for it, and try again"
+    )]
+    SignInNeeded {
+        /// The gateway's page, for this caller only.
+        url: Arc<str>,
+        code: Arc<str>,
+        /// The id of the link.
+        id: Arc<str>,
+    },
     #[error("the upstream responded with HTTP {status}")]
     Status {
         status: u16,
@@ -515,6 +526,7 @@ impl UpstreamFaultKind {
             Self::Unavailable(detail) => return format!("not reachable: {detail}"),
             Self::AccessEnded => return "the caller's access to the upstream was ended".to_owned(),
             Self::NoToken { fault, detail } => return format!("{fault}: {detail}"),
+            Self::SignInNeeded { .. } => return "the caller has not signed in".to_owned(),
             Self::NotApproved { approved, offered, .. } => {
                 return format!("{self}: approved {approved}, offered {offered}");
             }
@@ -591,6 +603,7 @@ impl UpstreamFaultKind {
                 | Self::TooLarge { .. }
                 | Self::AuthFailed { .. }
                 | Self::NoToken { .. }
+                | Self::SignInNeeded { .. }
                 // These codes are about the request; any other may be about the session.
                 | Self::Error { code: -32602 | -32603, .. }
         )
@@ -645,6 +658,7 @@ impl UpstreamFaultKind {
             | Self::Error { .. }
             | Self::SessionLost => true,
             Self::Busy
+            | Self::SignInNeeded { .. }
             | Self::UrlElicitationRequired { .. }
             | Self::ServerRequestNotAllowed
             | Self::Unanswered(_) => false,
@@ -670,6 +684,7 @@ impl UpstreamFaultKind {
             Self::RateLimited { .. } => "upstream_rate_limited",
             Self::AuthFailed { .. } => "upstream_auth_failed",
             Self::NoToken { fault, .. } => fault.reason(),
+            Self::SignInNeeded { .. } => "sign_in_needed",
             Self::Status { .. } | Self::Paused { .. } | Self::Moved { .. } => "upstream_http_error",
             Self::TooLarge { .. } => "upstream_too_large",
             Self::Protocol(_) | Self::NotServed(_) | Self::TooCostly | Self::NoMessage { .. } => {
@@ -883,6 +898,7 @@ mod tests {
             Kind::SessionLost,
             Kind::NotServed(mark()),
             Kind::TooCostly,
+            Kind::SignInNeeded { url: MARK.into(), code: MARK.into(), id: MARK.into() },
         ];
         // A new kind belongs into the list, too.
         let place = |kind: &Kind| match kind {
@@ -912,8 +928,9 @@ mod tests {
             Kind::SessionLost => 23,
             Kind::NotServed(_) => 24,
             Kind::TooCostly => 25,
+            Kind::SignInNeeded { .. } => 26,
         };
-        assert!(all.iter().map(place).eq(0..26));
+        assert!(all.iter().map(place).eq(0..27));
         all
     }
 
@@ -926,6 +943,12 @@ mod tests {
             let is_own_answer =
                 matches!(kind, Kind::Error { .. } | Kind::UrlElicitationRequired { .. });
             let told = Fault::upstream("up", kind.clone()).to_string();
+            if matches!(kind, Kind::SignInNeeded { .. }) {
+                // A link is for its caller only.
+                assert!(told.contains(MARK) && !kind.recorded().contains(MARK));
+                assert!(!kind.diagnosis().contains(MARK));
+                continue;
+            }
             // The gateway's own words on a rule, without content.
             let names_rule = matches!(kind, Kind::Protocol(_));
             assert_eq!(told.contains(MARK), is_own_answer || names_rule, "{kind:?}: {told}");

@@ -6,6 +6,7 @@
 #![warn(clippy::panic, clippy::unwrap_used)]
 #![warn(unreachable_pub)]
 
+pub mod caller;
 pub mod idle;
 pub mod sign_in;
 pub mod store;
@@ -13,6 +14,9 @@ pub mod store;
 use http::Uri;
 use serde::{Deserialize, Serialize};
 
+use base::seal::hex::hex;
+use base::seal::random;
+use caller::CallerName;
 use config::Secret;
 use domain::fault::TokenFault;
 use domain::time::unix_time::UnixSeconds;
@@ -54,8 +58,11 @@ pub struct StoredLogin {
     pub signed_in_at: u64,
     /// Time of the last token response.
     pub renewed_at: u64,
-    /// Why the provider has ended the sign-in, if it has.
+    /// Why the sign-in has ended, if it has.
     pub ended: Option<String>,
+    /// The caller who has signed in; `None` for the operator.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub caller: Option<CallerName>,
 }
 
 /// The state of a sign-in, as the operator sees it.
@@ -137,6 +144,15 @@ impl StoredLogin {
         })?;
         self.take_in(Issued::read(&response).map_err(Refusal::other)?, now);
         Ok(())
+    }
+
+    /// Returns the record that a sign-in has ended, without tokens. Its id is another one, which
+    /// ends the links that were issued before.
+    #[must_use]
+    pub fn end(self, why: &str) -> Self {
+        let id = hex(&random::<16>());
+        let ended = Some(why.to_owned());
+        Self { id, access_token: String::new(), refresh_token: None, ended, ..self }
     }
 
     fn take_in(&mut self, issued: Issued, now: UnixSeconds) {
@@ -236,6 +252,7 @@ pub fn sample_login(upstream: &str) -> StoredLogin {
         signed_in_at: 0,
         renewed_at: 0,
         ended: None,
+        caller: None,
     }
 }
 

@@ -72,6 +72,13 @@ fn parse(url: &Uri) -> Option<Url> {
     Url::parse(&url.to_string()).ok()
 }
 
+/// Returns scheme and authority of a URL: its origin, and the issuer of an authorization server
+/// without a path.
+pub fn origin_of(url: &Uri) -> String {
+    let authority = url.authority().map_or("", |authority| authority.as_str());
+    format!("{}://{authority}", url.scheme_str().unwrap_or("https"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -126,12 +126,15 @@ impl Upstream {
         let logins = config
             .login()
             .and_then(|login| watch_logins(login, shared.as_deref(), &signals.logins_changed));
+        let sign_ins = shared.clone();
         let connector = Connector::new(config.clone(), sinks, tasks.clone(), starting, shared);
         let accounts = |connector: Arc<Connector>| {
             let audit = noted.clone();
             let tasks = tasks.clone();
             let shutdown = shutdown.clone();
-            let own = UpstreamAccounts::new(accounts, driver, &connector, audit, tasks, shutdown)?;
+            let own = UpstreamAccounts::new(
+                accounts, driver, &connector, audit, sign_ins, tasks, shutdown,
+            )?;
             Ok((connector, own))
         };
         let (connector, accounts) = match connector.map(Arc::new).and_then(accounts) {

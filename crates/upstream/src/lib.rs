@@ -34,6 +34,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use accounts::account::{Account, WatchedRequest};
 use accounts::{IDLE, UpstreamAccounts};
+use auth::sign_in::CallerSignIns;
 use base::platform::heap::{boxed, pin_in_place};
 use call::call_secrets::CallSecrets;
 use call::correlator::InterimSender;
@@ -454,6 +455,11 @@ impl Upstream {
         Ok((FetchedList { listed, fresh_for: Some(fresh_for) }, account.revoked.clone()))
     }
 
+    /// The sign-ins of callers, if callers sign in to the upstream.
+    pub fn sign_ins(&self) -> Option<&Arc<CallerSignIns>> {
+        self.accounts.as_ref()?.sign_ins()
+    }
+
     /// Returns the account of a caller, if present.
     pub fn account_of(&self, caller: &Caller) -> Option<Arc<Account>> {
         self.accounts.as_ref()?.existing(caller)
@@ -765,6 +771,7 @@ fn unreachable_because(kind: Kind) -> Kind {
         | Kind::AccessEnded
         | Kind::AuthFailed { .. }
         | Kind::NoToken { .. }
+        | Kind::SignInNeeded { .. }
         | Kind::RateLimited { .. } => kind,
         other => Kind::Unavailable(other.diagnosis()),
     }

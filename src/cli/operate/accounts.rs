@@ -39,20 +39,23 @@ pub(crate) fn run(command: &AccountsCommand) -> Result<(), Failure> {
     }
 }
 
-const COLUMNS: [Column; 6] = [
+const COLUMNS: [Column; 8] = [
     Column::new("UPSTREAM", "upstream"),
     Column::new("CALLER", "caller"),
     Column::new("METHOD", "method"),
     Column::new("ISSUER", "issuer"),
+    Column::new("WAY", "way"),
+    Column::new("SIGNED IN", "signedInAt"),
     Column::new("EXPIRES IN", "expiresInSecs").of(Terminal(age)),
     Column::new("IDLE", "idleSecs").of(Terminal(age)),
 ];
 
-const REVOKED_COLUMNS: [Column; 5] = [
+const REVOKED_COLUMNS: [Column; 6] = [
     Column::new("UPSTREAM", "upstream"),
     Column::new("CALLER", "caller"),
     Column::new("METHOD", "method"),
     Column::new("ISSUER", "issuer"),
+    Column::new("WAY", "way"),
     Column::new("AT PROVIDER", "revokedAtProvider").of(Terminal(at_provider)),
 ];
 

@@ -32,6 +32,7 @@ pub(crate) use cookie::SetCookie;
 use domain::time::unix_time::UnixSeconds;
 pub(crate) use error::SignInError;
 pub(crate) use local_path::LocalPath;
+pub use oidc::ConsolePeople;
 use oidc::{Flow, OidcSignIn, Person, SignInFailure};
 use revoked::{EndedSession, Revoked};
 pub(crate) use role::Role;
@@ -192,7 +193,7 @@ impl SignIn {
         now: UnixSeconds,
     ) -> Result<Redirect, SignInError> {
         let oidc = self.oidc.as_ref().ok_or(SignInError::NoProvider)?;
-        let flow = Flow::begin(site, return_to, now);
+        let flow = Flow::begin(site.callback(), return_to, now);
         let location = oidc.location(&flow).await?;
         let value = flow.seal(&self.sealer, &SessionOrigin::oidc(oidc.config()));
         Ok(Redirect { location, cookie: Cookie::Flow.set(site, &value, oidc::LIFETIME) })
@@ -210,9 +211,10 @@ impl SignIn {
     ) -> Result<SignedIn, SignInError> {
         let oidc = self.oidc.as_ref().ok_or(SignInError::NoProvider)?;
         let source = SessionOrigin::oidc(oidc.config());
+        let here = site.callback();
         let mut flows = Cookie::Flow
             .values(site, headers)
-            .filter_map(|value| Flow::open(&self.sealer, &source, value, site, now));
+            .filter_map(|value| Flow::open(&self.sealer, &source, value, &here, now));
         let flow = flows.next().ok_or(SignInError::NotBegunHere)?;
         let person = oidc.person(&flow, query, now).await;
         let admitted = person.and_then(|person| self.admitted(oidc.config(), person));

@@ -17,6 +17,9 @@ pub(crate) struct Site {
     is_loopback: bool,
 }
 
+/// The path to which the provider sends browsers back.
+const CALLBACK: &str = "/login/callback";
+
 impl Site {
     /// Reads the site of a request whose host is allowed
     /// ([`OriginGuard::check_host`](front::downstream::OriginGuard::check_host)). HTTP/2 has the
@@ -31,6 +34,11 @@ impl Site {
     /// Returns whether the browser uses `https`.
     pub(super) fn is_https(&self) -> bool {
         !self.is_loopback
+    }
+
+    /// Returns the URI to which the provider sends browsers back. It must be registered there.
+    pub(super) fn callback(&self) -> String {
+        format!("{}{CALLBACK}", self.origin())
     }
 
     /// Returns the origin of the site (RFC 6454), such as `https://console.example`.

@@ -47,6 +47,8 @@ const OTHER_CHANGES: &[&str] = &[
     "prompt_states",
     "reload_requested",
     "removal_held",
+    "sign_in_done",
+    "sign_in_ended",
 ];
 
 /// Names that stand for several types.

@@ -9,6 +9,7 @@ use std::time::Duration;
 use http::Uri;
 
 use crate::auth::Auth;
+use crate::auth::jwt::is_https_or_loopback;
 use crate::net::tls::Tls;
 use crate::reader::{MILLISECOND, Section, optional, secs, table};
 use base::seal::SealKeys;
@@ -174,6 +175,10 @@ impl Limits {
 /// The name of the client document below the path of the endpoint. No view can have this name.
 const CLIENT_DOCUMENT: &str = "client.json";
 
+/// The name of the page at which callers sign in to upstreams, below the path of the endpoint. No
+/// view can have this name.
+const SIGN_IN: &str = "sign_in";
+
 /// The path of webhooks below the endpoint, to which the id of an upstream is added.
 const HOOKS: &str = "hooks/";
 
@@ -191,6 +196,18 @@ impl Server {
     /// Returns the path of the document about the gateway as a client of authorization servers.
     pub fn client_document_path(&self) -> String {
         self.view_path(CLIENT_DOCUMENT)
+    }
+
+    /// Returns the path of the page at which callers sign in to upstreams.
+    pub fn sign_in_path(&self) -> String {
+        self.view_path(SIGN_IN)
+    }
+
+    /// Returns the public URL of that page; `None` without a `public_url` that uses https or is on
+    /// this machine.
+    pub fn sign_in_page(&self) -> Option<String> {
+        let url = self.public_url.as_ref().filter(|url| is_https_or_loopback(url));
+        url.map(|_| format!("{}/{SIGN_IN}", self.resource))
     }
 
     /// Returns the public URL of the client document; `None` unless `public_url` uses https.

@@ -34,6 +34,7 @@ impl Credentials {
             Some(CallerCredential::Exchange(exchange)) => {
                 (exchange.proof.as_ref().and_then(ClientProof::secret), None)
             }
+            Some(CallerCredential::SignIn(login)) => (login.client_secret.as_ref(), None),
             Some(CallerCredential::Vault(vault)) => (None, Some(&vault.headers)),
             None => (None, None),
         };
@@ -84,6 +85,8 @@ table! {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum CallerCredential {
     Exchange(Box<Exchange>),
+    /// Each caller signs in in a browser.
+    SignIn(Box<Login>),
     Vault(Vault),
 }
 
@@ -143,7 +146,7 @@ pub const CALLER: &str = "{caller}";
 /// Requests to one authorization server or vault at a time, for all callers of an upstream.
 const REQUESTS: usize = 16;
 
-/// The keys of `credential`. One of the first five may be given, and one of the last two.
+/// The keys of `credential`. One of the first five may be given, and one of those of callers.
 const KEYS: &str = r#"
 bearer: Secret that is sent as `Authorization: Bearer`.
 header, such as "X-Api-Key": Name of another header, whose content is `value`.
@@ -153,6 +156,8 @@ login, such as {}: Sign-in of the operator. See docs/credentials.md#sign-in-of-t
 workload: Tokens for a token that the platform keeps in a file. See
     docs/credentials.md#workload-identity.
 exchange: Tokens for the token of each caller. See docs/credentials.md#token-exchange.
+sign_in, such as {}: Sign-in of each caller in a browser. See
+    docs/credentials.md#sign-in-of-each-caller.
 vault: Secrets of each caller, looked up by HTTP. See docs/credentials.md#secrets-from-a-vault.
 user: `git`: the name that is sent with `password`. Most servers take any with a token.
 password: `git`: secret that is sent as `Authorization: Basic`, such as an access token.
@@ -188,11 +193,11 @@ pub(crate) fn read(section: &mut Section<'_>) -> Credentials {
     match (acts_as_caller, &caller) {
         (true, ExclusiveTable::Nothing) => section.mistake(
             "act_as",
-            "\"caller\" needs credential = { exchange = … } or { vault = … }: a credential that callers share is never used for them",
+            "\"caller\" needs credential = { exchange = … }, { sign_in = {} } or { vault = … }: a credential that callers share is never used for them",
         ),
         (false, ExclusiveTable::Valid(_) | ExclusiveTable::Mistaken) => credential.mistake(
             "",
-            "exchange and vault are for calls with each caller's own credential: set act_as = \"caller\"",
+            "exchange, sign_in and vault are for calls with each caller's own credential: set act_as = \"caller\"",
         ),
         _ => {}
     }
@@ -269,11 +274,14 @@ fn caller_credential(credential: &mut Section<'_>) -> ExclusiveTable<CallerCrede
             Exchange::read_table(section)
                 .map(|exchange| CallerCredential::Exchange(Box::new(exchange)))
         }),
+        given(credential, "sign_in", |section| {
+            Some(CallerCredential::SignIn(Box::new(logins::login(section))))
+        }),
         given(credential, "vault", |section| {
             Vault::read_table(section).map(CallerCredential::Vault)
         }),
     ];
-    only(credential, all, "must have one of exchange and vault")
+    only(credential, all, "must have one of exchange, sign_in and vault")
 }
 
 /// Reads `bearer`, or `header` and `value`.

@@ -30,7 +30,8 @@ const SHORTEST_IDLE: Duration = Duration::from_hours(1);
 const LONGEST_IDLE: Duration = Duration::from_hours(3650 * 24);
 
 table! {
-    /// `credential = { login = … }`: the operator signs in once, for all callers of the upstream.
+    /// `credential = { login = … }`: the operator signs in once, for all callers of the upstream;
+    /// `credential = { sign_in = … }`: each caller signs in.
     #[derive(Clone, Debug, Eq, PartialEq)]
     pub struct Login(section, key) {
         /// Id of the upstream.
@@ -49,6 +50,10 @@ table! {
         pub client_secret: Option<Secret> = section.secret(key);
         /// `None` only in a configuration with mistakes.
         field pub kept: Option<Arc<Logins>> = None;
+        /// URL of the page at which callers sign in; `None` for the operator.
+        field pub page: Option<String> = None;
+        /// URL of the document about the gateway as a client, for callers.
+        field pub document: Option<String> = None;
     }
 }
 
@@ -100,7 +105,7 @@ pub(crate) fn read(
         section.mistake(
             "path",
             format!(
-                "needs server.seal_key, because upstreams.{upstream}.credential is a login: its tokens are kept sealed; \
+                "needs server.seal_key, because upstreams.{upstream}.credential is a sign-in: its tokens are kept sealed; \
                  create a key with `openssl rand -base64 32`"
             ),
         );
@@ -164,6 +169,28 @@ mod tests {
         assert!(parse(KEY, secret).unwrap_err().contains("needs client_id"));
         let debug = format!("{:?}", parse(KEY, &format!("client_id = \"c\", {secret}")).unwrap());
         assert!(!debug.contains("hunter22"));
+    }
+
+    #[test]
+    fn callers_sign_in_at_a_page_that_their_browsers_reach() {
+        let check = |server: &str| {
+            let toml = format!(
+                "{server}[upstreams.wiki]\ntransport = \"http\"\nurl = \"https://wiki.example/mcp\"\n\
+                 act_as = \"caller\"\ncredential = {{ sign_in = {{}} }}\n"
+            );
+            schema_check::parse("g", &toml, Path::new("/etc/g"), &[]).map_err(|e| e.to_string())
+        };
+        let url = |url: &str| format!("{KEY}public_url = \"{url}\"\n");
+        let config = check(&url("https://gate.example/mcp")).unwrap();
+        let login = config.upstreams[0].caller_sign_in().unwrap();
+        assert_eq!(login.page.as_deref(), Some("https://gate.example/mcp/sign_in"));
+        assert!(login.kept.is_some() && check(&url("http://127.0.0.1:1/mcp")).is_ok());
+        for server in [KEY, &url("http://gate.example/mcp")] {
+            let mistake = check(server).unwrap_err();
+            assert!(mistake.contains("sign_in: needs server.public_url"), "{mistake}");
+        }
+        let mistake = check("[server]\npublic_url = \"https://gate.example/mcp\"\n").unwrap_err();
+        assert!(mistake.contains("needs server.seal_key"), "{mistake}");
     }
 
     #[test]

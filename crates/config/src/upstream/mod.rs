@@ -205,6 +205,14 @@ impl UpstreamSettings {
         }
     }
 
+    /// Returns the sign-in of each caller, if callers sign in.
+    pub fn caller_sign_in(&self) -> Option<&Login> {
+        match &self.http()?.credentials.caller {
+            Some(CallerCredential::SignIn(login)) => Some(login),
+            _ => None,
+        }
+    }
+
     /// Whether the token of each caller is exchanged for a token for the upstream.
     pub fn exchanges_tokens(&self) -> bool {
         let caller = self.http().and_then(|http| http.credentials.caller.as_ref());
@@ -352,7 +360,7 @@ approval: Mode of approvals for this upstream: `off`, `warn` or `enforce`.
 revision = "auto", such as "2025-11-25": MCP revision of the upstream. `"auto"` detects it.
 credential: Credential of the gateway at the upstream, or of its callers. See docs/credentials.md.
 act_as: `service`: all calls have the credential of the gateway. `caller`: each call has one of its
-    own caller, from `exchange` or `vault`; another credential is used for the list only.
+    own caller, from `exchange`, `sign_in` or `vault`; another credential is used for the list only.
 list_as: `service`: one list for all callers. `caller`: each caller has a private list, walked with
     its own credential. See docs/credentials.md#private-lists.
 per_caller: `stdio`: each caller has a child process of its own, beside the one that lists the
@@ -412,20 +420,32 @@ pub(crate) fn read_all(root: &mut Section<'_>) -> Upstreams {
     Upstreams { list: upstreams, disabled, modes }
 }
 
-/// Returns the first upstream with a sign-in of the operator.
+/// Returns the first upstream with a sign-in of the operator or of callers.
 pub(crate) fn first_login(upstreams: &[UpstreamSettings]) -> Option<&UpstreamId> {
-    upstreams.iter().find(|upstream| upstream.login().is_some()).map(|upstream| &upstream.id)
+    let is_kept =
+        |upstream: &&UpstreamSettings| upstream.login().or(upstream.caller_sign_in()).is_some();
+    upstreams.iter().find(is_kept).map(|upstream| &upstream.id)
 }
 
-/// Sets the place of the sign-in for each upstream with a sign-in of the operator.
-pub(crate) fn keep_logins(upstreams: &mut [UpstreamSettings], logins: Option<&Arc<Logins>>) {
+/// Sets the place of the sign-ins for each upstream with a sign-in of the operator or of callers,
+/// and for callers the URLs of the sign-in page and of the client document.
+pub(crate) fn keep_logins(
+    upstreams: &mut [UpstreamSettings],
+    logins: Option<&Arc<Logins>>,
+    [page, document]: [Option<String>; 2],
+) {
     for upstream in upstreams {
         let id = upstream.id.as_str().to_owned();
-        if let Some(credentials) = upstream.credentials_mut()
-            && let Some(TokenCredential::Login(login)) = &mut credentials.token
-        {
+        let Some(credentials) = upstream.credentials_mut() else { continue };
+        if let Some(TokenCredential::Login(login)) = &mut credentials.token {
+            login.upstream.clone_from(&id);
+            login.kept = logins.cloned();
+        }
+        if let Some(CallerCredential::SignIn(login)) = &mut credentials.caller {
             login.upstream = id;
             login.kept = logins.cloned();
+            login.page = page.clone();
+            login.document = document.clone();
         }
     }
 }

@@ -61,6 +61,9 @@ fn write_data(fault: &Fault, data: &mut ObjectWriter<'_>) {
             if let Some(correlation) = correlation {
                 data.text("correlationId", &correlation.to_string());
             }
+            if let Kind::SignInNeeded { url, code, .. } = kind {
+                data.text("url", url).text("code", code);
+            }
             if let Kind::Error { code, .. } = kind
                 && !error_code::passes(*code)
             {

@@ -193,6 +193,11 @@ impl Sessions {
         &self.gate
     }
 
+    /// Returns the router of this configuration.
+    pub(crate) fn router(&self) -> &Arc<Router> {
+        &self.calls.router
+    }
+
     /// Returns the cluster of this replica; `None` if it stands alone.
     pub fn cluster(&self) -> Option<&Arc<ClusterMember>> {
         self.shared.cluster.as_ref()

@@ -1,6 +1,8 @@
-//! The authorization code flow in the operator's browser (OAuth 2.1, section 4.1), which ends at a
-//! loopback address (RFC 8252, section 7.3) or with the address pasted from the browser.
+//! The authorization code flow in a browser (OAuth 2.1, section 4.1). It ends at a page of the
+//! gateway, or, for the operator, at a loopback address (RFC 8252, section 7.3) or with the address
+//! pasted from the browser.
 
+use serde::{Deserialize, Serialize};
 use url::Url;
 
 use super::{Provider, Registered};
@@ -12,14 +14,42 @@ use oauth::code::{ExpectedAnswer, NoCode, challenge, fresh_state, fresh_verifier
 pub struct CodeFlow {
     provider: Provider,
     upstream: String,
+    redirect_uri: String,
+    begun: BegunFlow,
+}
+
+/// The values with which another replica ends a flow.
+#[derive(Deserialize, Serialize)]
+pub struct BegunFlow {
+    issuer: String,
     client: Registered,
     scope: Option<String>,
-    redirect_uri: String,
     state: String,
     verifier: String,
 }
 
 impl CodeFlow {
+    /// Returns the flow that has begun elsewhere.
+    ///
+    /// # Errors
+    /// The upstream has another authorization server meanwhile.
+    pub fn resume(
+        provider: Provider,
+        upstream: &str,
+        begun: BegunFlow,
+        redirect_uri: String,
+    ) -> Result<Self, String> {
+        if begun.issuer != provider.issuer() {
+            return Err(format!("the upstream has left {}", begun.issuer));
+        }
+        Ok(Self { provider, upstream: upstream.to_owned(), redirect_uri, begun })
+    }
+
+    /// Returns the values that [`CodeFlow::resume`] needs.
+    pub fn begun(self) -> BegunFlow {
+        self.begun
+    }
+
     /// Begins a sign-in that ends at `redirect_uri`.
     ///
     /// # Errors
@@ -42,15 +72,14 @@ impl CodeFlow {
                 provider.issuer()
             ));
         }
-        Ok(Self {
-            scope: provider.scope(scope),
-            provider,
-            upstream: upstream.to_owned(),
+        let begun = BegunFlow {
+            issuer: provider.issuer().to_owned(),
             client,
-            redirect_uri,
+            scope: provider.scope(scope),
             state: fresh_state(),
             verifier: fresh_verifier(),
-        })
+        };
+        Ok(Self { provider, upstream: upstream.to_owned(), redirect_uri, begun })
     }
 
     /// Returns the id of the upstream.
@@ -66,15 +95,15 @@ impl CodeFlow {
         let mut query = url.query_pairs_mut();
         query
             .append_pair("response_type", "code")
-            .append_pair("client_id", &self.client.id)
+            .append_pair("client_id", &self.begun.client.id)
             .append_pair("redirect_uri", &self.redirect_uri)
-            .append_pair("state", &self.state)
-            .append_pair("code_challenge", &challenge(&self.verifier))
+            .append_pair("state", &self.begun.state)
+            .append_pair("code_challenge", &challenge(&self.begun.verifier))
             .append_pair("code_challenge_method", "S256");
         if !self.provider.resource.id.is_empty() {
             query.append_pair("resource", &self.provider.resource.id);
         }
-        if let Some(scope) = &self.scope {
+        if let Some(scope) = &self.begun.scope {
             query.append_pair("scope", scope);
             if scope.split_whitespace().any(|scope| scope == "offline_access") {
                 // Without a consent, the scope is ignored (OpenID Connect Core 1.0, section 11).
@@ -92,7 +121,7 @@ impl CodeFlow {
     pub fn code(&self, query: &str) -> Result<String, NoCode> {
         let issuer = self.provider.issuer();
         let must_name_issuer = self.provider.metadata.sends_issuer;
-        read_code(query, ExpectedAnswer { state: &self.state, issuer, must_name_issuer })
+        read_code(query, ExpectedAnswer { state: &self.begun.state, issuer, must_name_issuer })
     }
 
     /// Exchanges the code for tokens (RFC 6749, section 4.1.3; RFC 7636, section 4.5). A flow has
@@ -101,7 +130,8 @@ impl CodeFlow {
     /// # Errors
     /// The refusal of the authorization server.
     pub async fn finish(self, code: String) -> Result<StoredLogin, String> {
-        let Self { provider, upstream, client, scope, redirect_uri, verifier, .. } = self;
+        let Self { provider, upstream, redirect_uri, begun } = self;
+        let BegunFlow { client, scope, verifier, .. } = begun;
         let form = vec![
             ("grant_type", "authorization_code".to_owned()),
             ("code", code),

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderValue, Request, Response, StatusCode, Uri};
 use http_body_util::Full;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::StoredLogin;
@@ -37,7 +38,7 @@ pub struct Provider {
 }
 
 /// The gateway as a registered client.
-#[derive(Clone)]
+#[derive(Clone, Deserialize, Serialize)]
 pub struct Registered {
     pub id: String,
     pub secret: Option<String>,
@@ -111,8 +112,9 @@ impl Provider {
         let endpoint = self.metadata.registration_endpoint.as_ref().ok_or_else(|| {
             format!(
                 "{} registers no clients by itself: register promptgate there by hand, as a native client with the \
-                 redirect URI http://127.0.0.1/callback, and set client_id in the upstream's credential.login",
-                self.issuer()
+                 redirect URI {}, and set client_id in the upstream's credential",
+                self.issuer(),
+                redirect_uri.filter(|uri| uri.starts_with("https:")).unwrap_or("http://127.0.0.1/callback")
             )
         })?;
         registration::register(&self.egress, endpoint, &self.metadata.auth_methods, redirect_uri)
@@ -165,6 +167,7 @@ impl Provider {
             signed_in_at: now.0,
             renewed_at: now.0,
             ended: None,
+            caller: None,
         };
         login.take_in(Issued::read(response)?, now);
         Ok(login)

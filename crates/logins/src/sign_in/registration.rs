@@ -9,8 +9,11 @@ use serde_json::{Value, json};
 use super::Registered;
 use net::egress::Egress;
 
-/// Returns the metadata of a native client (RFC 7591, section 2; RFC 8252). A client without a
-/// redirect URI uses the device flow.
+/// The path below the sign-in page of the gateway to which browsers of callers come back.
+pub const CALLBACK: &str = "/callback";
+
+/// Returns the metadata of a native client (RFC 7591, section 2; RFC 8252), or of a web client if
+/// its redirect URI has https. A client without a redirect URI uses the device flow.
 pub(super) fn metadata(redirect_uri: Option<&str>) -> Value {
     let mut metadata = json!({
         "client_name": "promptgate",
@@ -24,15 +27,21 @@ pub(super) fn metadata(redirect_uri: Option<&str>) -> Value {
         metadata["grant_types"] = json!(["authorization_code", "refresh_token"]);
         metadata["response_types"] = json!(["code"]);
         metadata["redirect_uris"] = json!([uri]);
+        if uri.starts_with("https:") {
+            metadata["application_type"] = json!("web");
+        }
     }
     metadata
 }
 
 /// Returns the document about the gateway whose URL is its client id. Any port of a loopback
-/// address must be accepted (RFC 8252, section 7.3).
-pub fn document(url: &str) -> Value {
+/// address must be accepted (RFC 8252, section 7.3); browsers of callers come back to `page`.
+pub fn document(url: &str, page: Option<&str>) -> Value {
     let mut document = metadata(Some("http://127.0.0.1/callback"));
     document["client_id"] = json!(url);
+    if let (Some(page), Some(uris)) = (page, document["redirect_uris"].as_array_mut()) {
+        uris.push(json!(format!("{page}{CALLBACK}")));
+    }
     document
 }
 
@@ -54,7 +63,7 @@ pub(super) async fn register(
     let response = egress.json(request).await.map_err(|error| {
         format!(
             "{endpoint} does not register the gateway: {error}; register it by hand, and set client_id in the \
-             upstream's credential.login"
+             upstream's credential"
         )
     })?;
     read(&response).ok_or_else(|| format!("{endpoint}: the response has no client_id"))

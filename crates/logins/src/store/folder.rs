@@ -76,6 +76,22 @@ impl Folder {
         }
     }
 
+    /// Returns the names of the logins that begin with `prefix`.
+    pub(super) fn names(&self, prefix: &str) -> Result<Vec<String>, LoginStoreError> {
+        let logins = self.listed()?.into_iter().filter_map(|name| {
+            let name = name.to_str()?.strip_suffix(".login")?;
+            name.starts_with(prefix).then(|| name.to_owned())
+        });
+        Ok(logins.collect())
+    }
+
+    fn listed(&self) -> Result<Vec<std::ffi::OsString>, LoginStoreError> {
+        match disk::read_dir(&self.0) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+            listed => listed.map_err(|error| LoginStoreError::Io { path: self.0.clone(), error }),
+        }
+    }
+
     /// Removes the files that were not used for `idle`, except those of the upstreams `in_use`.
     /// Returns the upstreams of the removed files.
     pub(super) fn forget_idle(
@@ -84,13 +100,8 @@ impl Folder {
         now: SystemTime,
         idle: Duration,
     ) -> Result<Vec<String>, LoginStoreError> {
-        let names = match disk::read_dir(&self.0) {
-            Ok(names) => names,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(error) => return Err(LoginStoreError::Io { path: self.0.clone(), error }),
-        };
         let mut forgotten = Vec::new();
-        for path in names.into_iter().map(|name| self.0.join(name)) {
+        for path in self.listed()?.into_iter().map(|name| self.0.join(name)) {
             let Some(upstream) = upstream_of(&path).filter(|id| !in_use.iter().any(|u| u == id))
             else {
                 continue;

@@ -15,7 +15,8 @@ use base::seal::{Sealer, TokenKind};
 use cluster::{self, SharedLoginError, SharedLogins};
 pub use folder::Folder;
 
-/// The logins of the upstreams.
+/// The logins of the upstreams, by their ids; those of callers by
+/// [`CallerName::key`](crate::caller::CallerName::key).
 pub struct LoginBackend {
     place: Place,
     sealer: Sealer,
@@ -94,6 +95,29 @@ impl LoginBackend {
             Place::Cluster(shared) => shared.read(upstream).await?,
         };
         sealed.map(|sealed| self.open(upstream, &sealed)).transpose()
+    }
+
+    /// Returns the sign-ins of callers at an upstream, except those that cannot be opened.
+    ///
+    /// # Errors
+    /// When they cannot be listed.
+    pub async fn of_callers(&self, upstream: &str) -> Result<Vec<StoredLogin>, LoginStoreError> {
+        let prefix = format!("{upstream}.");
+        let names = match &self.place {
+            Place::Folder(folder) => {
+                let folder = folder.clone();
+                blocking(move || folder.names(&prefix)).await?
+            }
+            Place::Cluster(shared) => shared.names(&prefix).await?,
+        };
+        let mut kept = Vec::new();
+        for name in names {
+            match self.read(&name).await {
+                Err(LoginStoreError::Unreadable { .. }) => {}
+                login => kept.extend(login?),
+            }
+        }
+        Ok(kept)
     }
 
     /// Locks the login of an upstream. Waits for at most [`LOCK_TIMEOUT`].

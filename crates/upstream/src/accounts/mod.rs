@@ -17,6 +17,7 @@ use tokio_util::task::TaskTracker;
 
 use self::account::Account;
 use super::auth::caller_tokens::{CallerTokenProvider, CallerTokens};
+use super::auth::sign_in::{CallerSignIns, SIGN_IN};
 use super::connection::connect::Connector;
 use super::connection::dedicated::DedicatedPool;
 use super::connection::examiner::Examiner;
@@ -25,10 +26,13 @@ use super::guard::concurrency::{ConcurrencyLimit, Permit};
 use super::upstream_secrets::UpstreamSecrets;
 use audit::Audit;
 use base::platform::Locked;
+use cluster::SharedLogins;
 use config::AccountLimits;
 use domain::calls::caller::{Caller, Principal};
 use domain::calls::fair_share::{Holder, Share};
 use domain::fault::UpstreamFaultKind as Kind;
+use domain::time::unix_time::UnixSeconds;
+use logins::caller::CallerName;
 
 /// The accounts of all callers at all upstreams, bounded by caller and in total. Beyond a bound,
 /// the least recently used account ends once its calls have ended.
@@ -61,11 +65,15 @@ struct AccountKey {
 #[derive(Clone, Debug)]
 pub struct AccountStatus {
     pub upstream: Arc<str>,
-    pub caller: Caller,
+    pub caller: CallerName,
+    /// How the caller gets access: the key of the credential, or `process`.
+    pub way: &'static str,
+    /// When the caller signed in; `None` for other ways.
+    pub signed_in_at: Option<UnixSeconds>,
     /// Time until the access token expires; `None` without a token.
     pub expires_in: Option<Duration>,
-    /// Time since the last call.
-    pub idle: Duration,
+    /// Time since the last call; `None` without a call through this replica.
+    pub idle: Option<Duration>,
 }
 
 /// A revoked account.
@@ -222,12 +230,28 @@ impl Accounts {
     }
 }
 
+impl AccountStatus {
+    /// The status of a sign-in that is kept without an account.
+    pub fn of_kept(upstream: &str, caller: CallerName, signed_in_at: UnixSeconds) -> Self {
+        let signed_in_at = Some(signed_in_at);
+        let upstream = upstream.into();
+        Self { upstream, caller, way: SIGN_IN, signed_in_at, expires_in: None, idle: None }
+    }
+
+    /// Whether both are of one caller at one upstream.
+    pub fn is_of(&self, other: &Self) -> bool {
+        self.upstream == other.upstream && self.caller == other.caller
+    }
+}
+
 fn status(account: &Account) -> AccountStatus {
     AccountStatus {
         upstream: account.upstream.clone(),
-        caller: account.caller.clone(),
+        caller: CallerName::of(&account.caller),
+        way: account.tokens.as_ref().map_or("process", |tokens| tokens.way()),
+        signed_in_at: None,
         expires_in: account.tokens.as_ref().and_then(|tokens| tokens.left()),
-        idle: account.last_use().elapsed(),
+        idle: Some(account.last_use().elapsed()),
     }
 }
 
@@ -360,6 +384,7 @@ impl UpstreamAccounts {
         driver: DriverId,
         connector: &Arc<Connector>,
         audit: Audit,
+        shared: Option<Arc<SharedLogins>>,
         tasks: TaskTracker,
         shutdown: CancellationToken,
     ) -> Result<Option<Self>, String> {
@@ -370,7 +395,10 @@ impl UpstreamAccounts {
         let credential = upstream.http().and_then(|http| {
             let caller = http.credentials.caller.as_ref()?;
             let id = upstream.id.as_str();
-            Some(CallerTokenProvider::new(id, caller, http, audit).map(Arc::new))
+            Some(
+                CallerTokenProvider::new(id, caller, http, audit, tasks.clone(), shared)
+                    .map(Arc::new),
+            )
         });
         let children = upstream.child_per_caller();
         Ok(Some(Self {
@@ -414,6 +442,11 @@ impl UpstreamAccounts {
             account.ended.clone(),
         ));
         Ok(account)
+    }
+
+    /// The sign-ins of callers, if callers sign in.
+    pub(crate) fn sign_ins(&self) -> Option<&Arc<CallerSignIns>> {
+        self.credential.as_ref()?.sign_ins()
     }
 
     /// Sets the part of the child processes that one caller may hold while others need some.
@@ -582,6 +615,7 @@ mod tests {
             DriverId::fresh(),
             &Arc::new(connector),
             Audit::default(),
+            None,
             tasks,
             CancellationToken::new(),
         );
@@ -603,7 +637,7 @@ mod tests {
         // Of what is idle, it may take its own only.
         let other = Caller::new("ada").with_scopes(vec!["other".to_owned()]);
         assert_eq!(upstream.of(&other).await.err(), Some(Kind::Busy));
-        assert!(accounts.list().iter().any(|open| open.caller.id() == "bob"));
+        assert!(accounts.list().iter().any(|open| open.caller.id == "bob"));
     }
 
     proptest! {
@@ -633,7 +667,7 @@ mod tests {
                         }
                         6 => {
                             accounts.revoke(Some(&id), None);
-                            prop_assert!(accounts.list().iter().all(|open| open.caller.id() != id));
+                            prop_assert!(accounts.list().iter().all(|open| open.caller.id != id));
                         }
                         _ if caller == 0 => {
                             // The upstream has changed.

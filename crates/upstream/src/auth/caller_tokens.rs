@@ -7,9 +7,12 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderValue};
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::Instant;
+use tokio_util::task::TaskTracker;
 use tracing::warn;
 
 use super::exchange::TokenExchange;
+use super::login::KeptLogin;
+use super::sign_in::{ASKING, CallerSignIn, CallerSignIns, SIGN_IN};
 use super::token::{AccessToken, LastTokens};
 use super::vault::VaultClient;
 use super::wider_requests::WiderRequests;
@@ -18,6 +21,7 @@ use crate::guard::concurrency::{ConcurrencyLimit, Permit};
 use audit::Audit;
 use audit::record::AuditEvent;
 use base::platform::Locked;
+use cluster::SharedLogins;
 use domain::calls::caller::Caller;
 use domain::calls::fair_share::{Holder, Share};
 use domain::calls::subject_token::SubjectToken;
@@ -29,6 +33,8 @@ use oauth::scope;
 /// The source of the tokens of all callers of one upstream.
 pub struct CallerTokenProvider {
     upstream: String,
+    /// The key of the credential, as tables show it.
+    way: &'static str,
     source: CallerTokenSource,
     /// Concurrent token requests, with a share for each caller: a thousand callers at once do not
     /// flood the authorization server, and a caller with many tokens does not delay other callers.
@@ -41,6 +47,7 @@ const SHARE: Share = Share::QUARTER;
 
 enum CallerTokenSource {
     Exchange(Box<TokenExchange>),
+    SignIn(Arc<CallerSignIns>),
     Vault(Box<VaultClient>),
 }
 
@@ -52,21 +59,29 @@ impl CallerTokenProvider {
         credential: &config::CallerCredential,
         http: &config::Http,
         audit: Audit,
+        tasks: TaskTracker,
+        shared: Option<Arc<SharedLogins>>,
     ) -> Result<Self, String> {
         base::seal::jws::install();
-        let (source, requests) = match credential {
+        let (way, source, requests) = match credential {
             config::CallerCredential::Exchange(exchange) => {
                 let source = TokenExchange::new(exchange, http)?;
-                (CallerTokenSource::Exchange(Box::new(source)), exchange.requests)
+                ("exchange", CallerTokenSource::Exchange(Box::new(source)), exchange.requests)
+            }
+            config::CallerCredential::SignIn(login) => {
+                let template = KeptLogin::new(login, http, tasks, shared)?;
+                let source = CallerSignIns::new(login, http, template, audit.clone())?;
+                (SIGN_IN, CallerTokenSource::SignIn(Arc::new(source)), ASKING)
             }
             config::CallerCredential::Vault(vault) => {
-                (CallerTokenSource::Vault(Box::new(VaultClient::new(vault, http)?)), vault.requests)
+                let source = CallerTokenSource::Vault(Box::new(VaultClient::new(vault, http)?));
+                ("vault", source, vault.requests)
             }
         };
         // Requests that wait end with their calls, and are not counted.
         let turns = ConcurrencyLimit::new(requests, 0, Duration::ZERO);
         turns.set_share(SHARE);
-        Ok(Self { upstream: upstream.to_owned(), source, turns, audit })
+        Ok(Self { upstream: upstream.to_owned(), way, source, turns, audit })
     }
 
     async fn request(
@@ -74,6 +89,7 @@ impl CallerTokenProvider {
         caller: &Caller,
         subject: Option<&SubjectToken>,
         scope: Option<&str>,
+        sign_in: Option<&CallerSignIn>,
     ) -> Result<AccessToken, Refusal> {
         let none = |why| Refusal::new(TokenFault::NoSubjectToken, why);
         match &self.source {
@@ -84,13 +100,26 @@ impl CallerTokenProvider {
                 let _turn = self.turn(caller).await;
                 exchange.request(subject, scope.or(exchange.scope())).await
             }
-            CallerTokenSource::Vault(_) if caller.is_anonymous() => Err(none(
-                "the caller is anonymous, and a vault holds the secrets of callers by their ids",
-            )),
+            CallerTokenSource::SignIn(_) | CallerTokenSource::Vault(_) if caller.is_anonymous() => {
+                Err(none("the caller is anonymous: sign-ins and secrets belong to ids"))
+            }
+            CallerTokenSource::SignIn(_) => {
+                let own = sign_in.ok_or_else(|| Refusal::other("no sign-in"))?;
+                let _turn = self.turn(caller).await;
+                own.request(scope).await
+            }
             CallerTokenSource::Vault(vault) => {
                 let _turn = self.turn(caller).await;
                 vault.request(caller.id()).await
             }
+        }
+    }
+
+    /// The sign-ins of callers, if callers sign in.
+    pub(crate) fn sign_ins(&self) -> Option<&Arc<CallerSignIns>> {
+        match &self.source {
+            CallerTokenSource::SignIn(sign_ins) => Some(sign_ins),
+            _ => None,
         }
     }
 
@@ -102,7 +131,7 @@ impl CallerTokenProvider {
     fn scope(&self) -> Option<&str> {
         match &self.source {
             CallerTokenSource::Exchange(exchange) => exchange.scope(),
-            CallerTokenSource::Vault(_) => None,
+            CallerTokenSource::SignIn(_) | CallerTokenSource::Vault(_) => None,
         }
     }
 
@@ -119,6 +148,8 @@ pub struct CallerTokens {
     /// Held during a request, which serves all waiting calls of the caller. Holds the last failure.
     failure: AsyncMutex<Option<(Instant, Kind)>>,
     refusals: Mutex<Refusals>,
+    /// `None` where callers do not sign in.
+    sign_in: Option<CallerSignIn>,
 }
 
 /// Refusals of the caller's tokens by the upstream.
@@ -137,7 +168,10 @@ struct Refusals {
 
 impl CallerTokens {
     pub fn new(credential: Arc<CallerTokenProvider>, caller: Caller) -> Self {
+        let sign_ins = credential.sign_ins().cloned();
+        let sign_in = sign_ins.map(|sign_ins| CallerSignIn::new(sign_ins, caller.clone()));
         Self {
+            sign_in,
             credential,
             caller,
             tokens: LastTokens::default(),
@@ -176,12 +210,24 @@ impl CallerTokens {
     ) -> Result<(), Kind> {
         if let Some((at, kind)) = failure
             && at.elapsed() < RETRY_PAUSE
+            && !matches!(kind, Kind::SignInNeeded { .. })
         {
             return Err(kind.clone());
         }
         let wider = self.refusals.locked().wider.clone();
-        let requested = self.credential.request(&self.caller, subject, wider.as_deref()).await;
+        let sign_in = self.sign_in.as_ref();
+        let requested =
+            self.credential.request(&self.caller, subject, wider.as_deref(), sign_in).await;
         match requested {
+            Err(Refusal { fault, .. })
+                if fault.needs_login()
+                    && let Some(sign_in) = sign_in =>
+            {
+                let before = failure.as_ref().map(|(_, before)| before);
+                let kind = sign_in.ask(fault, wider, before);
+                *failure = Some((Instant::now(), kind.clone()));
+                Err(kind)
+            }
             Ok(token) => {
                 *failure = None;
                 self.credential.record(&self.caller, AuditEvent::new("token_issued"));
@@ -212,9 +258,12 @@ impl CallerTokens {
     pub async fn revoke(&self) -> bool {
         let CallerTokenProvider { source, upstream, .. } = &*self.credential;
         let Some(token) = self.valid(Instant::now()) else { return false };
-        let CallerTokenSource::Exchange(exchange) = source else { return false };
         let _turn = self.credential.turn(&self.caller).await;
-        let told = exchange.revoke(token.access_token()).await;
+        let told = match source {
+            CallerTokenSource::Exchange(exchange) => exchange.revoke(token.access_token()).await,
+            // A sign-in outlives its token, and is ended by its name.
+            CallerTokenSource::SignIn(_) | CallerTokenSource::Vault(_) => Ok(false),
+        };
         told.unwrap_or_else(|Refusal { detail, .. }| {
             let caller = self.caller.id();
             warn!(
@@ -249,6 +298,9 @@ impl CallerTokens {
     pub(super) fn refused(&self, sent: Option<&HeaderValue>) -> Kind {
         let now = Instant::now();
         if self.forget(sent) {
+            if let Some(sign_in) = &self.sign_in {
+                sign_in.kept.give_up_token();
+            }
             let mut refusals = self.refusals.locked();
             if refusals.last.is_some_and(|last| now.duration_since(last) < REPLACE_PAUSE) {
                 refusals.barred_until = Some(now + REPLACE_PAUSE);
@@ -295,6 +347,11 @@ impl CallerTokens {
 
     fn is_current(&self, sent: Option<&HeaderValue>) -> bool {
         self.tokens.get().is_some_and(|token| Some(&token.header) == sent)
+    }
+
+    /// How the token is obtained: the key of the credential.
+    pub(crate) fn way(&self) -> &'static str {
+        self.credential.way
     }
 
     /// Returns the time until the token expires; `None` without a token.

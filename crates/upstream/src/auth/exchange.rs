@@ -13,7 +13,7 @@ use domain::fault::TokenFault;
 use domain::time::unix_time::UnixSeconds;
 use net::egress::{CONNECT, Egress};
 use net::issuer::discover;
-use net::origin::is_same_uri;
+use net::origin::{is_same_uri, origin_of};
 use oauth::client::{ClientAuthentication, OAuthClient, Refusal, address_policy};
 use oauth::token::Issued;
 
@@ -145,12 +145,6 @@ impl TokenExchange {
         }
         Ok(form)
     }
-}
-
-/// Returns scheme and authority of a URL, as the issuer of an authorization server without a path.
-fn origin_of(url: &Uri) -> String {
-    let authority = url.authority().map_or("", |authority| authority.as_str());
-    format!("{}://{authority}", url.scheme_str().unwrap_or("https"))
 }
 
 /// Returns the refusal of an exchange (section 2.2.2), without the token that it may repeat.

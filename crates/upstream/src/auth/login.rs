@@ -1,6 +1,6 @@
-//! Access tokens of the operator's sign-in for an upstream: renewed with its refresh token, which
-//! is replaced at each renewal by most providers (OAuth 2.1, section 4.3.1), so that one process at
-//! a time renews it.
+//! Access tokens of a sign-in that is kept: renewed with its refresh token, which is replaced at
+//! each renewal by most providers (OAuth 2.1, section 4.3.1), so that one process at a time renews
+//! it.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -21,14 +21,15 @@ use net::egress::{CONNECT, Egress};
 use oauth::client::{Refusal, address_policy};
 use oauth::scope;
 
-/// The operator's sign-in for one upstream.
-pub(super) struct OperatorLogin {
+/// The sign-in of the operator, or of one caller, for one upstream.
+pub(super) struct KeptLogin {
+    /// The name under which the sign-in is kept: the id of the upstream for the operator's.
     upstream: String,
     /// URL of the upstream.
     url: Uri,
-    egress: Egress,
+    pub(super) egress: Arc<Egress>,
     /// The store; `None` only for a configuration with mistakes.
-    store: Option<LoginBackend>,
+    pub(super) store: Option<Arc<LoginBackend>>,
     state: Mutex<LoginTokens>,
     tasks: TaskTracker,
 }
@@ -77,7 +78,7 @@ const LEAST_LIFETIME: Duration = Duration::from_secs(1);
 /// token no earlier than at 70 % of the lifetime.
 const RENEWED_WITHIN: f64 = 0.3;
 
-impl OperatorLogin {
+impl KeptLogin {
     /// `url` is the upstream's; `ca` holds certificates (PEM) that are trusted in addition to those
     /// of the system. `shared` holds the sign-in, if there is a cluster.
     pub(super) fn new(
@@ -90,7 +91,9 @@ impl OperatorLogin {
         let ca = http.ca.as_deref();
         let proxies = http.proxies.as_ref();
         let egress = Egress::new(CONNECT, ca, address_policy(false, url), proxies)?;
-        let store = login.kept.as_deref().map(|kept| LoginBackend::new(kept, shared));
+        let egress = Arc::new(egress);
+        let kept = login.kept.as_deref();
+        let store = kept.map(|kept| Arc::new(LoginBackend::new(kept, shared)));
         Ok(Self {
             upstream: login.upstream.clone(),
             url: url.clone(),
@@ -99,6 +102,24 @@ impl OperatorLogin {
             state: Mutex::default(),
             tasks,
         })
+    }
+
+    /// Returns the sign-in of one caller, kept under this name.
+    pub(super) fn of_caller(&self, name: String) -> Self {
+        Self {
+            upstream: name,
+            url: self.url.clone(),
+            egress: self.egress.clone(),
+            store: self.store.clone(),
+            state: Mutex::default(),
+            tasks: self.tasks.clone(),
+        }
+    }
+
+    /// The id of the sign-in behind the last token, and its known scope.
+    pub(super) fn known(&self) -> (Option<String>, String) {
+        let state = self.state.locked();
+        (state.used.clone(), state.scope.clone())
     }
 
     /// Returns the stored access token, or a renewed one. The renewal goes on if the future is
@@ -176,7 +197,10 @@ impl OperatorLogin {
     /// Returns the locked login. An unwritten login takes precedence, and is written now.
     async fn stored(&self, store: &LoginBackend, lock: &LoginLock<'_>) -> Result<Stored, Refusal> {
         let stored = store.read(&self.upstream).await.map_err(refused)?;
-        let stored = stored.ok_or_else(|| self.no_login("there is no sign-in"))?;
+        let Some(stored) = stored else {
+            self.state.locked().used = None;
+            return Err(self.no_login("there is no sign-in"));
+        };
         let unwritten = self.state.locked().unwritten.take();
         let Some(own) = unwritten.filter(|own| own.replaces(&stored)) else {
             return Ok(Stored { replaces: stored.access_token.clone(), login: stored });
@@ -360,11 +384,13 @@ mod tests {
             client_id: None,
             client_secret: None,
             kept: Some(Arc::new(kept.clone())),
+            page: None,
+            document: None,
         };
         let toml = "[upstreams.wiki]\ntransport = \"http\"\nurl = \"https://wiki.example/mcp\"\n";
         let config = config::Config::parse("g", toml, std::path::Path::new(""), &[]).unwrap();
         let http = config.upstreams[0].http().unwrap();
-        let login = OperatorLogin::new(&configured, http, TaskTracker::new(), None).unwrap();
+        let login = KeptLogin::new(&configured, http, TaskTracker::new(), None).unwrap();
         let login = Arc::new(login);
         let lock = kept.path.join("wiki.lock");
         std::fs::remove_file(&lock).unwrap();

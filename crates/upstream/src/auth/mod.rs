@@ -5,6 +5,7 @@ pub(crate) mod caller_tokens;
 pub mod client_credentials;
 mod exchange;
 pub mod login;
+pub mod sign_in;
 mod token;
 pub(crate) mod token_source;
 mod vault;

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use super::client_credentials::ClientCredentials;
-use super::login::OperatorLogin;
+use super::login::KeptLogin;
 use super::token::{AccessToken, LastTokens};
 use super::wider_requests::WiderRequests;
 use super::workload::WorkloadIdentity;
@@ -31,7 +31,7 @@ pub struct TokenSource {
 /// The credential with which tokens are requested.
 enum Credential {
     ClientCredentials(Box<ClientCredentials>),
-    Login(Arc<OperatorLogin>),
+    Login(Arc<KeptLogin>),
     Workload(Box<WorkloadIdentity>),
 }
 
@@ -68,7 +68,7 @@ impl TokenSource {
                 Credential::ClientCredentials(Box::new(ClientCredentials::new(oauth, http)?))
             }
             Some(config::TokenCredential::Login(login)) => {
-                Credential::Login(Arc::new(OperatorLogin::new(login, http, tasks, shared)?))
+                Credential::Login(Arc::new(KeptLogin::new(login, http, tasks, shared)?))
             }
             Some(config::TokenCredential::Workload(workload)) => {
                 Credential::Workload(Box::new(WorkloadIdentity::new(workload, http)?))

@@ -197,7 +197,10 @@ impl BreakerPermit {
     /// Reports the outcome of the call.
     pub fn end(mut self, failure: Option<&Kind>, now: Instant) {
         // The upstream was not called, or did not end the call.
-        if matches!(failure, Some(Kind::Busy | Kind::NoToken { .. } | Kind::AccessEnded)) {
+        if matches!(
+            failure,
+            Some(Kind::Busy | Kind::NoToken { .. } | Kind::SignInNeeded { .. } | Kind::AccessEnded)
+        ) {
             return;
         }
         self.wait_until = None;

@@ -10,7 +10,6 @@ use url::Url;
 use crate::sign_in::error::SignInError;
 use crate::sign_in::local_path::LocalPath;
 use crate::sign_in::session::SessionOrigin;
-use crate::sign_in::site::Site;
 use base::seal::{Sealer, TokenKind};
 use domain::time::unix_time::UnixSeconds;
 use net::issuer::IssuerMetadata;
@@ -26,8 +25,8 @@ pub(in crate::sign_in) struct Flow {
     /// Binds the code to the sign-in that requested it (RFC 7636, section 4.1).
     pub verifier: String,
     return_to: String,
-    /// The origin at which it began and ends.
-    origin: String,
+    /// The URI to which the provider sends the browser back.
+    redirect_uri: String,
     /// The first second in which it is over, since the Unix epoch.
     expires: u64,
 }
@@ -35,18 +34,19 @@ pub(in crate::sign_in) struct Flow {
 /// Time that a person has at the provider: enough to look for a second factor.
 pub(in crate::sign_in) const LIFETIME: Duration = Duration::from_secs(600);
 
-/// The path to which the provider sends the browser back.
-const CALLBACK: &str = "/login/callback";
-
 impl Flow {
-    /// Begins a sign-in.
-    pub(in crate::sign_in) fn begin(site: &Site, return_to: &LocalPath, now: UnixSeconds) -> Self {
+    /// Begins a sign-in that ends at `redirect_uri`.
+    pub(in crate::sign_in) fn begin(
+        redirect_uri: String,
+        return_to: &LocalPath,
+        now: UnixSeconds,
+    ) -> Self {
         Self {
             state: fresh_state(),
             nonce: fresh_state(),
             verifier: fresh_verifier(),
             return_to: return_to.as_str().to_owned(),
-            origin: site.origin(),
+            redirect_uri,
             expires: now.0.saturating_add(LIFETIME.as_secs()),
         }
     }
@@ -58,22 +58,22 @@ impl Flow {
         sealer.seal(TokenKind::SignIn, source.as_str(), &plain)
     }
 
-    /// Opens the value of a cookie, if the sign-in began at this site and is not over.
+    /// Opens the value of a cookie, if the sign-in ends at `redirect_uri` and is not over.
     pub(in crate::sign_in) fn open(
         sealer: &Sealer,
         source: &SessionOrigin,
         value: &str,
-        site: &Site,
+        redirect_uri: &str,
         now: UnixSeconds,
     ) -> Option<Self> {
         let plain = sealer.open(TokenKind::SignIn, source.as_str(), value)?;
         let flow: Self = serde_json::from_slice(&plain).ok()?;
-        (now < UnixSeconds(flow.expires) && flow.origin == site.origin()).then_some(flow)
+        (now < UnixSeconds(flow.expires) && flow.redirect_uri == redirect_uri).then_some(flow)
     }
 
     /// Returns the URI to which the provider sends the browser back. It must be registered there.
-    pub(in crate::sign_in) fn redirect_uri(&self) -> String {
-        format!("{}{CALLBACK}", self.origin)
+    pub(in crate::sign_in) fn redirect_uri(&self) -> &str {
+        &self.redirect_uri
     }
 
     pub(in crate::sign_in) fn return_to(&self) -> LocalPath {
@@ -98,7 +98,7 @@ impl Flow {
         url.query_pairs_mut()
             .append_pair("response_type", "code")
             .append_pair("client_id", client_id)
-            .append_pair("redirect_uri", &self.redirect_uri())
+            .append_pair("redirect_uri", &self.redirect_uri)
             .append_pair("scope", &scopes.join(" "))
             .append_pair("state", &self.state)
             .append_pair("nonce", &self.nonce)
@@ -132,24 +132,24 @@ mod tests {
     const NOW: UnixSeconds = UnixSeconds(1_000_000);
 
     fn flow() -> Flow {
-        Flow::begin(&site("console.example"), &LocalPath::or_root("/approvals?a=1"), NOW)
+        Flow::begin(site("console.example").callback(), &LocalPath::or_root("/approvals?a=1"), NOW)
     }
 
     #[test]
     fn a_flow_opens_at_its_site_for_its_source_until_it_is_over() {
         let sealer = Sealer::new(&SealKeys::new(vec![[7; 32]]).unwrap());
         let (source, other) = (SessionOrigin::token(&[1; 32]), SessionOrigin::token(&[2; 32]));
-        let (flow, here) = (flow(), site("console.example"));
+        let (flow, here) = (flow(), site("console.example").callback());
         let value = flow.seal(&sealer, &source);
-        let open = |source, site: &Site, after| {
-            Flow::open(&sealer, source, &value, site, UnixSeconds(NOW.0 + after))
+        let open = |source, ends_at: &str, after| {
+            Flow::open(&sealer, source, &value, ends_at, UnixSeconds(NOW.0 + after))
         };
         assert_eq!(open(&source, &here, 599), Some(flow));
         assert_eq!(open(&source, &here, 600), None);
         assert_eq!(open(&other, &here, 0), None);
-        assert_eq!(open(&source, &site("localhost"), 0), None);
+        assert_eq!(open(&source, &site("localhost").callback(), 0), None);
         let longest = LocalPath::or_root(&format!("/{}", "\"".repeat(511)));
-        let longest = Flow::begin(&here, &longest, NOW).seal(&sealer, &source);
+        let longest = Flow::begin(here, &longest, NOW).seal(&sealer, &source);
         assert!(longest.len() < 2_048, "{}", longest.len());
     }
 

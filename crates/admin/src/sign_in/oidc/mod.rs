@@ -7,14 +7,22 @@ mod provider;
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
+
 use http::HeaderValue;
 use tokio::sync::Semaphore;
+use tracing::warn;
 
 use super::error::SignInError;
+use super::local_path::LocalPath;
+use super::session::SessionOrigin;
+use base::seal::Sealer;
 use domain::time::unix_time::UnixSeconds;
 pub(super) use flow::{Flow, LIFETIME};
 use id_token::ExpectedClaims;
 pub(super) use id_token::Person;
+use logins::caller::{Checked, PersonCheck};
+use logins::sign_in::registration::CALLBACK;
 use provider::{NoToken, OidcProvider};
 
 /// The sign-in at one provider.
@@ -66,7 +74,7 @@ impl OidcSignIn {
         let code = flow.code(query, &oidc.issuer, known.metadata.sends_issuer)?;
         let _permit = self.exchanges.try_acquire().map_err(|_| SignInError::Busy)?;
         let redirect_uri = flow.redirect_uri();
-        let exchanged = self.provider.exchange(&known, &code, &flow.verifier, &redirect_uri);
+        let exchanged = self.provider.exchange(&known, &code, &flow.verifier, redirect_uri);
         let token = exchanged.await?;
         let header = id_token::header(&token)?;
         let key = self.provider.key(header.kid.as_deref(), header.alg).await;
@@ -74,6 +82,55 @@ impl OidcSignIn {
             .ok_or(SignInError::IdToken("it is signed with a key that its issuer does not have"))?;
         let claims = id_token::verified(&token, &key, header.alg)?;
         Ok(id_token::person(&claims, ExpectedClaims { oidc, nonce: &flow.nonce, now })?)
+    }
+}
+
+/// Names people in the browsers of callers by the provider of the console.
+pub struct ConsolePeople {
+    oidc: OidcSignIn,
+    sealer: Arc<Sealer>,
+    /// The URI to which the provider sends browsers back.
+    callback: String,
+}
+
+impl ConsolePeople {
+    /// `page` is the URL of the page at which callers sign in.
+    pub fn new(oidc: &config::Oidc, sealer: Arc<Sealer>, page: &str) -> Self {
+        Self { oidc: OidcSignIn::new(oidc), sealer, callback: format!("{page}{CALLBACK}") }
+    }
+}
+
+impl PersonCheck for ConsolePeople {
+    fn issuer(&self) -> &str {
+        &self.oidc.config().issuer
+    }
+
+    fn begin(&self, now: UnixSeconds) -> Checked<'_, (String, String)> {
+        Box::pin(async move {
+            let flow = Flow::begin(self.callback.clone(), &LocalPath::or_root("/"), now);
+            let location = self.oidc.location(&flow).await.map_err(|error| error.to_string())?;
+            let location = String::from_utf8_lossy(location.as_bytes()).into_owned();
+            Ok((location, flow.seal(&self.sealer, &SessionOrigin::oidc(self.oidc.config()))))
+        })
+    }
+
+    fn finish<'a>(
+        &'a self,
+        state: &'a str,
+        query: &'a str,
+        now: UnixSeconds,
+    ) -> Checked<'a, String> {
+        Box::pin(async move {
+            let source = SessionOrigin::oidc(self.oidc.config());
+            let flow = Flow::open(&self.sealer, &source, state, &self.callback, now);
+            let flow = flow.ok_or_else(|| SignInError::NotBegunHere.to_string())?;
+            let person = self.oidc.person(&flow, query, now).await;
+            person.map(|person| person.subject).map_err(|failure| {
+                let SignInFailure { error, diagnosis, .. } = failure;
+                warn!(%error, why = diagnosis, "a caller cannot be named by the OpenID provider");
+                error.to_string()
+            })
+        })
     }
 }
 

@@ -1,6 +1,6 @@
 //! The OAuth Client ID Metadata Document of the gateway as a client of authorization servers
 //! (draft-ietf-oauth-client-id-metadata-document): its URL is the client id with which the operator
-//! signs in to upstreams.
+//! and callers sign in to upstreams.
 
 use config::Config;
 use logins::sign_in::registration;
@@ -8,18 +8,19 @@ use logins::sign_in::registration;
 /// The document, and the path at which it is served.
 pub(crate) struct ClientDocument {
     path: String,
-    /// Absent where no operator signs in for an upstream, or the gateway has no public URL of
-    /// https.
+    /// Absent where nobody signs in to an upstream, or the gateway has no public URL of https.
     text: Option<String>,
 }
 
 impl ClientDocument {
     pub(crate) fn new(config: &Config) -> Self {
-        let has_login = config.upstreams.iter().any(|upstream| upstream.login().is_some());
+        let mut all = config.upstreams.iter();
+        let has_login = all.any(|own| own.login().or(own.caller_sign_in()).is_some());
+        let page = config.server.sign_in_page();
         let url = config.server.client_document().filter(|_| has_login);
         Self {
             path: config.server.client_document_path(),
-            text: url.map(|url| registration::document(&url).to_string()),
+            text: url.map(|url| registration::document(&url, page.as_deref()).to_string()),
         }
     }
 

@@ -11,6 +11,7 @@ pub(crate) mod client_document;
 pub(crate) mod hook_signature;
 pub(crate) mod hooks;
 pub(crate) mod protected_resource;
+pub(crate) mod sign_in;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -27,11 +28,13 @@ use super::http::hooks::{HookFailures, Hooks};
 use super::http::http_sse::{HttpSseEndpoint, OpenChannels};
 use super::http::origin::OriginGuard;
 use super::http::protected_resource::ProtectedResources;
+use super::http::sign_in::SignInPage;
 use crate::session::Sessions;
 use cluster::Handling;
 use config::{Config, Limits};
 use domain::calls::caller::Caller;
 use domain::trusted_proxies::TrustedProxies;
+use logins::caller::PersonCheck;
 use net::certificates::CertificateEnd;
 use policy::Gate;
 
@@ -43,6 +46,8 @@ pub struct Endpoint {
     pub(crate) protected_resources: ProtectedResources,
     pub(crate) client_document: ClientDocument,
     pub(crate) hooks: Hooks,
+    /// Absent where no caller signs in to an upstream.
+    pub(crate) sign_in: Option<SignInPage>,
     /// The paths of the main endpoint and of the views, main endpoint first.
     pub(crate) paths: Vec<String>,
     pub(crate) limits: Arc<Limits>,
@@ -66,18 +71,19 @@ struct HttpSharedState {
 
 impl Endpoint {
     /// Creates the endpoint of the first configuration. `sessions` are those of the current
-    /// configuration; `drain` ends the streams of HTTP+SSE.
+    /// configuration; `people` names callers in browsers; `drain` ends the streams of HTTP+SSE.
     pub fn new(
         config: &Config,
         sessions: Arc<ArcSwap<Sessions>>,
         tls: Option<Arc<TlsServer>>,
+        people: Option<Arc<dyn PersonCheck>>,
         drain: CancellationToken,
     ) -> Self {
         let admission = Admission::new(&config.server.limits);
         let current = sessions.load_full();
         let hook_failures = Arc::default();
         let shared = HttpSharedState { sessions, channels: Arc::default(), drain, hook_failures };
-        Self::build(config, current, tls, admission, shared)
+        Self::build(config, current, tls, people, admission, shared)
     }
 
     /// Creates the endpoint of the next configuration. Open streams and admitted calls go on.
@@ -86,9 +92,10 @@ impl Endpoint {
         config: &Config,
         sessions: Arc<Sessions>,
         tls: Option<Arc<TlsServer>>,
+        people: Option<Arc<dyn PersonCheck>>,
     ) -> Self {
         let admission = self.admission.renew(&config.server.limits);
-        Self::build(config, sessions, tls, admission, self.shared.clone())
+        Self::build(config, sessions, tls, people, admission, self.shared.clone())
     }
 
     /// When the certificates of the TLS server end; empty without TLS.
@@ -100,6 +107,7 @@ impl Endpoint {
         config: &Config,
         sessions: Arc<Sessions>,
         tls: Option<Arc<TlsServer>>,
+        people: Option<Arc<dyn PersonCheck>>,
         admission: Admission,
         shared: HttpSharedState,
     ) -> Self {
@@ -123,11 +131,12 @@ impl Endpoint {
         let paths = std::iter::once(path).chain(views).collect();
         Self {
             gate: sessions.gate().clone(),
-            sessions,
             guard: OriginGuard::new(server),
             protected_resources: ProtectedResources::new(config),
             client_document: ClientDocument::new(config),
             hooks: Hooks::new(config, shared.hook_failures.clone()),
+            sign_in: SignInPage::new(config, sessions.router(), people),
+            sessions,
             paths,
             limits,
             trusted_proxies: server.trusted_proxies.clone(),

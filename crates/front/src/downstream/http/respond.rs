@@ -72,12 +72,16 @@ const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering
 /// Returns 200 with a page for a person who opens the gateway in a browser. The page names the path
 /// of one endpoint, which the configuration has checked, and nothing that the endpoint serves.
 pub(crate) fn page(endpoint: &str) -> Response<Body> {
-    let page = PAGE.replace("PATH", endpoint);
+    html(PAGE.replace("PATH", endpoint), PAGE_POLICY)
+}
+
+/// Returns 200 with a page for a person, with this `Content-Security-Policy`.
+pub(crate) fn html(page: String, policy: &'static str) -> Response<Body> {
     let mut response = Response::new(Body::Complete(Chunks::from(page).into()));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(PAGE_POLICY));
+    headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(policy));
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     response
 }

@@ -30,7 +30,7 @@ use crate::session::{CallPermits, Dispatch, MessageRefusal, RequestContext, Tran
 use base::platform::heap::boxed;
 use config::Limits;
 use domain::calls::caller::{Caller, Proof};
-use domain::calls::fair_share::Holder;
+use domain::calls::fair_share::{Holder, network};
 use domain::fault::{Fault, TransportFault};
 use domain::json::jsonrpc::Id;
 use domain::protocol::method::Countable;
@@ -109,6 +109,12 @@ impl Endpoint {
             boxed(self.hooks.take(head, body, name, address, &self.admission)).await?;
             self.sessions.hint(name);
             return Ok(respond::accepted());
+        }
+        if let Some(page) = self.sign_in.as_ref().filter(|page| page.is_at(path)) {
+            let holder = Holder::Network(network(address));
+            let reading = body::read(body, &head.headers, &self.limits, &self.admission, &holder);
+            let (form, _memory) = boxed(reading).await?;
+            return Ok(boxed(page.answer(head, &form, clock::now())).await?);
         }
         if let Some(response) = self.public(head, path) {
             return response;
