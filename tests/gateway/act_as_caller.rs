@@ -3,6 +3,7 @@
 
 mod private_lists;
 mod private_skills;
+mod sign_in;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};

@@ -44,6 +44,8 @@ struct State {
     mood: JwksResponse,
     /// The issuer that its metadata names; by default its own URL.
     issuer: Option<String>,
+    /// The ID token of the next person who signs in.
+    id_token: String,
 }
 
 pub fn now() -> u64 {
@@ -106,7 +108,9 @@ pub fn text(bytes: &[u8]) -> String {
 impl Provider {
     pub async fn start(keys: &[&SigningKey]) -> Self {
         let keys = keys.iter().map(|key| key.jwk.clone()).collect();
-        let state = Arc::new(Mutex::new(State { keys, mood: JwksResponse::Well, issuer: None }));
+        let id_token = String::new();
+        let state = State { keys, mood: JwksResponse::Well, issuer: None, id_token };
+        let state = Arc::new(Mutex::new(state));
         let shared = state.clone();
         let http = Upstream::start(move |asked| answer(&shared.lock().unwrap(), asked)).await;
         Self { http, state }
@@ -128,6 +132,11 @@ impl Provider {
 
     pub fn call_itself(&self, issuer: &str) {
         self.state.lock().unwrap().issuer = Some(issuer.to_owned());
+    }
+
+    /// Lets a person sign in: the next code is exchanged for this ID token.
+    pub fn give(&self, id_token: &str) {
+        self.state.lock().unwrap().id_token = id_token.to_owned();
     }
 
     pub fn rotate(&self, keys: &[&SigningKey]) {
@@ -163,8 +172,12 @@ fn answer(state: &State, asked: &Received) -> Scripted {
     match (asked.path.as_str(), &state.mood) {
         ("/.well-known/openid-configuration", _) => {
             let issuer = state.issuer.clone().unwrap_or_else(|| format!("http://{host}"));
-            json(json!({"issuer": issuer, "jwks_uri": format!("http://{host}/jwks")}))
+            json(json!({"issuer": issuer, "jwks_uri": format!("http://{host}/jwks"),
+                "authorization_endpoint": format!("http://{host}/authorize"),
+                "token_endpoint": format!("http://{host}/token")}))
         }
+        ("/token", _) => json(json!({"access_token": "a", "token_type": "Bearer",
+            "id_token": state.id_token})),
         ("/jwks", JwksResponse::Well) => json(json!({"keys": state.keys})),
         ("/jwks", JwksResponse::Status(status)) => Scripted::Http(*status, vec![], vec![]),
         ("/jwks", JwksResponse::Html) => Scripted::Http(200, vec![], b"<html>".to_vec()),

@@ -1,0 +1,383 @@
+//! Callers who sign in themselves at an upstream, when it is first needed.
+
+use std::collections::HashMap;
+
+use serde_json::{Value, json};
+use url::{Url, form_urlencoded};
+
+use super::{ADMIN, Issuer, accounts, bearer, named, ready, revoke};
+use crate::audit::Log;
+use crate::support::client::{Client, Reply};
+use crate::support::client_modes::{ClientMode, ModeClient};
+use crate::support::gateway::api_key;
+use crate::support::wiki::{Wiki, browse};
+use crate::support::{Gateway, Upstream, eventually};
+
+/// Gateways with one folder of sign-ins have no audit log in common.
+const NO_LOG: &str = "[audit]\npath = \"\"\n";
+
+const PAGE: &str = "https://gate.example.com/mcp/sign_in";
+
+/// A browser with the cookie of the page. It follows no redirects.
+struct Browser {
+    client: Client,
+    cookie: Option<String>,
+}
+
+impl Browser {
+    fn new(gateway: &Gateway) -> Self {
+        Self { client: gateway.client(), cookie: None }
+    }
+
+    async fn send(&mut self, method: &str, url: &str, form: &[(&str, &str)]) -> Reply {
+        let url = Url::parse(url).unwrap();
+        let path = format!("{}?{}", url.path(), url.query().unwrap_or_default());
+        let body = form_urlencoded::Serializer::new(String::new()).extend_pairs(form).finish();
+        let cookie = self.cookie.clone().unwrap_or_default();
+        let mut headers = vec![("Content-Type", "application/x-www-form-urlencoded")];
+        if !cookie.is_empty() {
+            headers.push(("Cookie", &cookie));
+        }
+        let reply = self.client.send(method, &path, &headers, body.as_bytes()).await;
+        if let Some(set) = reply.header("set-cookie") {
+            assert!(set.contains("; HttpOnly; SameSite=Lax; Secure"), "{set}");
+            self.cookie = set.split(';').next().map(str::to_owned);
+        }
+        reply
+    }
+
+    async fn open(&mut self, url: &str) -> Reply {
+        self.send("GET", url, &[]).await
+    }
+
+    /// Types the code and clicks.
+    async fn click(&mut self, link: &str, code: &str) -> Reply {
+        let value = Url::parse(link).unwrap();
+        let value = value.query_pairs().find(|(name, _)| name == "link").unwrap().1.into_owned();
+        self.send("POST", PAGE, &[("link", &value), ("code", code)]).await
+    }
+
+    /// Clicks, and agrees at the authorization server; returns the address to which that sends the
+    /// browser.
+    async fn agree(&mut self, link: &str, code: &str) -> String {
+        let clicked = self.click(link, code).await;
+        assert_eq!(clicked.status, 303, "{}", text(&clicked));
+        let away = Url::parse(clicked.header("location").unwrap()).unwrap();
+        browse(&away).await.header("location").unwrap().to_owned()
+    }
+
+    /// Signs in, from the link to the last page.
+    async fn sign_in(&mut self, link: &str, code: &str) {
+        let back = self.agree(link, code).await;
+        let last = self.open(&back).await;
+        assert_eq!(last.status, 200, "{}", text(&last));
+        assert!(text(&last).contains("You can go on"), "{}", text(&last));
+    }
+}
+
+fn text(reply: &Reply) -> String {
+    String::from_utf8_lossy(&reply.body).into_owned()
+}
+
+/// A gateway in front of the wiki, whose callers have keys and sign in to it.
+fn config(upstream: &Upstream, more: &str) -> String {
+    format!(
+        "[server]\npublic_url = \"https://gate.example.com/mcp\"\n\
+         seal_key = {{ value = \"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=\" }}\n\
+         {}act_as = \"caller\"\ncredential = {{ bearer = {{ value = \"operator\" }}, sign_in = {{}} }}\n\
+         {more}{}",
+        upstream.patient_table("wiki"),
+        ["ada", "bob"].map(|id| api_key(id, &format!("key-of-{id}"))).concat()
+    )
+}
+
+struct World {
+    wiki: Wiki,
+    upstream: Upstream,
+    log: Log,
+    folder: tempfile::TempDir,
+}
+
+impl World {
+    async fn start() -> Self {
+        let wiki = Wiki::lasting(3600);
+        wiki.state().valid.insert("operator".to_owned());
+        let upstream = wiki.start().await;
+        Self { wiki, upstream, log: Log::new(), folder: tempfile::tempdir().unwrap() }
+    }
+
+    fn toml(&self, more: &str) -> String {
+        let logins = format!("[logins]\npath = {:?}\n", self.folder.path().join("logins"));
+        let log = if more.contains("[audit]") { String::new() } else { self.log.table() };
+        config(&self.upstream, &(logins + more)) + &log
+    }
+
+    async fn gateway(&self, more: &str) -> (Gateway, Client, Client) {
+        let gateway = Gateway::start(&self.toml(more)).await;
+        let (ada, bob) = (bearer(&gateway, "key-of-ada"), bearer(&gateway, "key-of-bob"));
+        ready(&ada, 1).await;
+        (gateway, ada, bob)
+    }
+
+    /// The tokens with which gets came, by the caller that their arguments name.
+    fn tokens(&self) -> HashMap<String, Vec<String>> {
+        let mut tokens = HashMap::<String, Vec<String>>::new();
+        for asked in self.upstream.gets() {
+            let who = asked.message["params"]["arguments"]["who"].as_str().unwrap_or_default();
+            let token = asked.header("authorization").unwrap_or_default().to_owned();
+            tokens.entry(who.to_owned()).or_default().push(token);
+        }
+        tokens
+    }
+}
+
+/// The link and the code of an error without an elicitation.
+async fn asked(client: &Client, who: &str) -> (String, String) {
+    let error = client.ask_error("prompts/get", named("wiki__p", who)).await;
+    assert_eq!(
+        (&error["code"], &error["data"]["reason"]),
+        (&json!(-32603), &json!("sign_in_needed"))
+    );
+    let part = |name: &str| error["data"][name].as_str().unwrap().to_owned();
+    let (url, code) = (part("url"), part("code"));
+    let message = error["message"].as_str().unwrap();
+    assert!(message.contains(&url) && message.contains(&code), "{message}");
+    assert!(url.starts_with(&format!("{PAGE}?link=")), "{url}");
+    (url, code)
+}
+
+async fn get(client: &Client, who: &str) -> Value {
+    client.ask("prompts/get", named("wiki__p", who)).await
+}
+
+#[tokio::test]
+async fn a_caller_signs_in_once_and_no_other_caller_gets_its_token() {
+    let world = World::start().await;
+    let (gateway, ada, bob) = world.gateway(ADMIN).await;
+    let ((of_ada, code), (of_bob, other)) = (asked(&ada, "ada").await, asked(&bob, "bob").await);
+    assert!(world.upstream.gets().is_empty(), "nothing is sent without the caller's token");
+    let mut browser = Browser::new(&gateway);
+    let page = text(&browser.open(&of_ada).await);
+    for part in ["wiki", "http://127.0.0.1", "those that it asks for", "<dd>ada", "name=code"] {
+        assert!(page.contains(part), "{part}: {page}");
+    }
+    let missed = browser.click(&of_ada, &other).await;
+    assert!(missed.status == 403 && text(&missed).contains("This is not the code"));
+    browser.sign_in(&of_ada, &code).await;
+    get(&ada, "ada").await;
+    // The other caller is still asked, and gets nothing of the first.
+    asked(&bob, "bob").await;
+    Browser::new(&gateway).sign_in(&of_bob, &other).await;
+    get(&bob, "bob").await;
+    get(&ada, "ada").await;
+    let mut tokens = world.tokens();
+    let (of_ada, of_bob) = (tokens.remove("ada").unwrap(), tokens.remove("bob").unwrap());
+    assert!(of_ada.iter().all(|token| *token == of_ada[0]), "{of_ada:?}");
+    assert!(!of_ada.contains(&of_bob[0]) && of_ada.len() == 2 && of_bob.len() == 1);
+    for (event, count) in [("sign_in_asked", 2), ("sign_in_refused", 1), ("sign_in_done", 2)] {
+        eventually(async || world.log.of(event), |all| all.len() >= count).await;
+    }
+    let said = world.log.text();
+    assert!(!said.contains("canary") && !said.contains("link="), "{said}");
+    let rows = accounts(&gateway).await;
+    let row = rows.iter().find(|row| row["caller"] == "bob").unwrap();
+    assert!(row["way"] == "sign_in" && row["signedInAt"].is_string(), "{row}");
+}
+
+#[tokio::test]
+async fn each_era_shows_the_page_as_it_can() {
+    let world = World::start().await;
+    let (gateway, ada, _) = world.gateway("").await;
+    let eliciting = json!({"elicitation": {"url": {}}});
+    let mut modern =
+        ModeClient::over_http(ada.clone(), ClientMode::Modern, eliciting.clone()).await;
+    let result = modern.ask("prompts/get", named("wiki__p", "ada")).await;
+    assert_eq!(result["resultType"], "input_required", "{result}");
+    let requests = result["inputRequests"].as_object().unwrap();
+    let params = &requests.values().next().unwrap()["params"];
+    assert_eq!(params["mode"], "url", "{params}");
+    let url = params["url"].as_str().unwrap().to_owned();
+    let message = params["message"].as_str().unwrap();
+    let code = message.split_once("it is ").unwrap().1.trim_end_matches('.').to_owned();
+
+    let mut legacy =
+        ModeClient::over_http(ada.clone(), ClientMode::Http("2025-11-25"), eliciting).await;
+    let answer = legacy.answer("prompts/get", named("wiki__p", "ada")).await;
+    assert_eq!(answer["error"]["code"], -32042, "{answer}");
+    let elicitation = &answer["error"]["data"]["elicitations"][0];
+    assert_eq!(elicitation["mode"], "url");
+    let id = elicitation["elicitationId"].as_str().unwrap().to_owned();
+
+    for mode in [
+        ClientMode::Http("2025-11-25"),
+        ClientMode::Http("2025-06-18"),
+        ClientMode::Sse("2024-11-05"),
+    ] {
+        let mut plain = ModeClient::over_http(ada.clone(), mode, json!({})).await;
+        let answer = plain.answer("prompts/get", named("wiki__p", "ada")).await;
+        assert_eq!(answer["error"]["code"], -32603, "{mode:?}: {answer}");
+        assert!(answer["error"]["data"]["url"].is_string(), "{mode:?}: {answer}");
+        let params = json!({"ref": {"type": "ref/prompt", "name": "wiki__p"},
+            "argument": {"name": "who", "value": ""}});
+        let completed = plain.answer("completion/complete", params).await;
+        assert!(completed["error"]["data"]["url"].is_string(), "{mode:?}: {completed}");
+    }
+
+    Browser::new(&gateway).sign_in(&url, &code).await;
+    // The client that was sent to the page hears that it can go on.
+    let complete = legacy.next_message().await;
+    assert_eq!(complete["method"], "notifications/elicitation/complete", "{complete}");
+    assert_eq!(complete["params"]["elicitationId"], id);
+    let mut retry = named("wiki__p", "ada");
+    let key = requests.keys().next().unwrap();
+    retry["inputResponses"] = json!({key: {"action": "accept"}});
+    retry["requestState"] = result["requestState"].clone();
+    let result = modern.ask("prompts/get", retry).await;
+    assert!(result["messages"].is_array(), "{result}");
+    let result = legacy.ask("prompts/get", named("wiki__p", "ada")).await;
+    assert!(result["messages"].is_array(), "{result}");
+}
+
+#[tokio::test]
+async fn a_link_is_of_use_once_and_to_its_browser_only() {
+    let world = World::start().await;
+    let (gateway, ada, _) = world.gateway("").await;
+    let (link, code) = asked(&ada, "ada").await;
+    let altered = format!("{}A", &link[..link.len() - 1]);
+    assert_eq!(Browser::new(&gateway).open(&altered).await.status, 403);
+    // The answer of the authorization server means nothing in another browser, nor with another
+    // state, and neither ends the sign-in.
+    let mut browser = Browser::new(&gateway);
+    let back = browser.agree(&link, &code).await;
+    let stranger = Browser::new(&gateway).open(&back).await;
+    assert!(stranger.status == 403 && text(&stranger).contains("did not begin in this browser"));
+    let changed = back.replace("state=", "state=x");
+    assert_eq!(browser.open(&changed).await.status, 403);
+    assert_eq!(world.wiki.state().issues(), 0, "no code was exchanged");
+    assert_eq!(browser.open(&back).await.status, 200);
+    // The link, the form and the answer are used up.
+    assert_eq!(Browser::new(&gateway).open(&link).await.status, 403);
+    assert_eq!(Browser::new(&gateway).click(&link, &code).await.status, 403);
+    assert_ne!(browser.open(&back).await.status, 200);
+    assert_eq!(world.wiki.state().issues(), 1);
+    get(&ada, "ada").await;
+    let posted =
+        [("Content-Type", "application/x-www-form-urlencoded"), ("Origin", "https://evil.example")];
+    let foreign = gateway.client().send("POST", "/mcp/sign_in", &posted, b"link=x").await;
+    assert_eq!(foreign.status, 403, "a page of another site cannot click");
+}
+
+#[tokio::test]
+async fn a_sign_in_works_on_another_replica_and_after_a_restart() {
+    let world = World::start().await;
+    let (first, ada, _) = world.gateway("").await;
+    let (second, _, _) = world.gateway(NO_LOG).await;
+    let (link, code) = asked(&ada, "ada").await;
+    // The page of the one, and the answer at the other.
+    let mut browser = Browser::new(&first);
+    let back = browser.agree(&link, &code).await;
+    let mut elsewhere = Browser { cookie: browser.cookie.clone(), ..Browser::new(&second) };
+    assert_eq!(elsewhere.open(&back).await.status, 200);
+    get(&ada, "ada").await;
+    assert_eq!(Browser::new(&first).open(&link).await.status, 403);
+    first.drain().await;
+    let (_third, ada, bob) = world.gateway(NO_LOG).await;
+    get(&ada, "ada").await;
+    asked(&bob, "bob").await;
+}
+
+#[tokio::test]
+async fn a_sign_in_that_ends_is_asked_for_again_and_only_of_its_caller() {
+    let world = World::start().await;
+    let (gateway, ada, bob) = world.gateway(ADMIN).await;
+    let (link, code) = asked(&ada, "ada").await;
+    Browser::new(&gateway).sign_in(&link, &code).await;
+    get(&ada, "ada").await;
+    // The upstream refuses the token in the middle of a get, and the refresh token is refused.
+    let token = world.tokens()["ada"][0].trim_start_matches("Bearer ").to_owned();
+    {
+        let mut state = world.wiki.state();
+        state.valid.remove(&token);
+        state.refresh = None;
+    }
+    let (again, code) = asked(&ada, "ada").await;
+    assert_eq!(Browser::new(&gateway).open(&link).await.status, 403);
+    Browser::new(&gateway).sign_in(&again, &code).await;
+    get(&ada, "ada").await;
+    let (of_bob, code) = asked(&bob, "bob").await;
+    Browser::new(&gateway).sign_in(&of_bob, &code).await;
+    get(&bob, "bob").await;
+
+    let (_, revoked) = revoke(&gateway, json!({"caller": "ada"})).await;
+    let revoked = revoked["revoked"].as_array().unwrap().clone();
+    assert_eq!(revoked.len(), 1, "{revoked:?}");
+    assert_eq!(revoked[0]["revokedAtProvider"], true, "{revoked:?}");
+    let (next, _) = asked(&ada, "ada").await;
+    // A link from before the revocation does not bring the account back.
+    assert_eq!(Browser::new(&gateway).open(&again).await.status, 403);
+    assert_eq!(Browser::new(&gateway).open(&next).await.status, 200);
+    get(&bob, "bob").await;
+    let events = eventually(async || world.log.of("sign_in_ended"), |all| !all.is_empty()).await;
+    assert_eq!((events.len(), &events[0]["caller"]), (1, &json!("ada")));
+}
+
+#[tokio::test]
+async fn more_scopes_are_asked_for_once() {
+    let world = World::start().await;
+    let (gateway, ada, _) = world.gateway("").await;
+    let (link, code) = asked(&ada, "ada").await;
+    Browser::new(&gateway).sign_in(&link, &code).await;
+    world.wiki.state().lacking = Some("write");
+    let (wider, code) = asked(&ada, "ada").await;
+    let mut browser = Browser::new(&gateway);
+    assert!(text(&browser.open(&wider).await).contains("<dt>Scopes<dd>write"));
+    browser.sign_in(&wider, &code).await;
+    let error = ada.ask_error("prompts/get", named("wiki__p", "ada")).await;
+    assert_eq!(error["data"]["reason"], "scope_refused", "{error}");
+    world.wiki.state().lacking = None;
+    get(&ada, "ada").await;
+}
+
+#[tokio::test]
+async fn the_page_demands_the_person_that_the_provider_names() {
+    let world = World::start().await;
+    let issuer = Issuer::start().await;
+    let oidc = format!(
+        "[admin]\nlisten = \"127.0.0.1:0\"\n[admin.oidc]\nissuer = \"{}\"\nclient_id = \"gate\"\n\
+         client_secret = {{ value = \"canary-oidc\" }}\nviewers = [\"staff\"]\n",
+        issuer.provider.issuer()
+    );
+    let jwt = issuer.provider.table();
+    let gateway = Gateway::start(&world.toml(&(oidc + &jwt))).await;
+    let claims = |claims: &mut Value| claims["aud"] = json!("https://gate.example.com/mcp");
+    let eve = bearer(&gateway, &issuer.token("eve", claims));
+    ready(&eve, 1).await;
+    let (link, _) = asked(&eve, "eve").await;
+    let mut browser = Browser::new(&gateway);
+    assert!(!text(&browser.open(&link).await).contains("name=code"));
+    let come_back = async |subject: &str| {
+        let mut browser = Browser::new(&gateway);
+        let clicked = browser.click(&link, "").await;
+        assert_eq!(clicked.status, 303, "{}", text(&clicked));
+        let away = Url::parse(clicked.header("location").unwrap()).unwrap();
+        let sent: HashMap<_, _> = away.query_pairs().into_owned().collect();
+        assert_eq!(sent["redirect_uri"], format!("{PAGE}/callback"));
+        let mut claims = issuer.provider.claims("gate");
+        claims["sub"] = json!(subject);
+        claims["nonce"] = json!(sent["nonce"]);
+        issuer.provider.give(&issuer.key.sign(&claims));
+        let back = format!("{PAGE}/callback?code=c&state={}", sent["state"]);
+        let reply = browser.open(&back).await;
+        (browser, reply)
+    };
+    let (_, other) = come_back("bob").await;
+    assert!(other.status == 403 && text(&other).contains("for another person"), "{}", text(&other));
+    let (mut browser, own) = come_back("eve").await;
+    assert_eq!(own.status, 303, "{}", text(&own));
+    let away = Url::parse(own.header("location").unwrap()).unwrap();
+    let back = browse(&away).await.header("location").unwrap().to_owned();
+    assert_eq!(browser.open(&back).await.status, 200);
+    get(&eve, "eve").await;
+    let refused = eventually(async || world.log.of("sign_in_refused"), |all| !all.is_empty()).await;
+    assert_eq!(refused[0]["reason"], "other_person");
+}
