@@ -5,7 +5,7 @@
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -20,8 +20,9 @@ use hyper::client::conn::http1::{Connection, SendRequest, handshake};
 use hyper_util::rt::TokioIo;
 use tokio::time::{Instant, sleep_until};
 
+use base::platform::heap::boxed;
 use base::platform::waker::MutableWaker;
-use base::platform::{Connect, Stream};
+use base::platform::{Connect, Locked, Stream};
 
 type OutgoingRequest = Request<Full<Bytes>>;
 
@@ -102,29 +103,31 @@ impl ConnectionPool {
                 },
             }
         }
-        let mut connection = self.open(&url, authority).await?;
-        let sent = connection.send(request).await;
-        let response = sent.map_err(|error| SendError::Exchange(error.into_error()))?;
-        Ok(self.lease(connection, response))
+        boxed(self.send_first(&url, authority, request)).await
     }
 
-    async fn open(
-        &self,
+    /// Sends the first request of a connection.
+    async fn send_first(
+        self: &Arc<Self>,
         url: &Uri,
         authority: &Authority,
-    ) -> Result<Box<OpenConnection>, SendError> {
+        request: OutgoingRequest,
+    ) -> Result<Response<ResponseBody>, SendError> {
         let stream = self.connector.connect(url.clone()).await.map_err(SendError::Connect)?;
         let opened = handshake(TokioIo::new(stream)).await.map_err(SendError::Exchange)?;
         let (sender, connection) = opened;
         let authority = authority.clone();
         let waker = MutableWaker::new();
-        Ok(Box::new(OpenConnection { authority, sender, connection, waker }))
+        let mut opened = Box::new(OpenConnection { authority, sender, connection, waker });
+        let sent = opened.send(request).await;
+        let response = sent.map_err(|error| SendError::Exchange(error.into_error()))?;
+        Ok(self.lease(opened, response))
     }
 
     /// Takes the connection to the server that was used last.
     fn take(&self, authority: &Authority) -> Option<Box<OpenConnection>> {
         loop {
-            let mut idle = self.idle();
+            let mut idle = self.idle.locked();
             let mut connections = idle.connections.iter();
             let at = connections.rposition(|idle| idle.connection.authority == *authority)?;
             let IdleConnection { mut connection, since } = idle.connections.remove(at);
@@ -154,7 +157,7 @@ impl ConnectionPool {
     fn put(self: &Arc<Self>, connection: Box<OpenConnection>) {
         connection.waker.mute();
         let since = Instant::now();
-        let mut idle = self.idle();
+        let mut idle = self.idle.locked();
         if idle.connections.len() >= self.most {
             return;
         }
@@ -168,15 +171,11 @@ impl ConnectionPool {
 
     /// Closes the connections whose idle time has ended. Returns the end of the next idle time.
     fn close_expired(&self, now: Instant) -> Option<Instant> {
-        let mut idle = self.idle();
+        let mut idle = self.idle.locked();
         idle.connections.retain(|idle| now < idle.since + self.idle_timeout);
         let oldest = idle.connections.first().map(|idle| idle.since + self.idle_timeout);
         idle.is_watched = oldest.is_some();
         oldest
-    }
-
-    fn idle(&self) -> MutexGuard<'_, IdleConnections> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -459,7 +458,7 @@ mod tests {
         for _ in 0..2 {
             server.until(End::OfClient).await;
         }
-        assert!(pool.idle().connections.is_empty());
+        assert!(pool.idle.locked().connections.is_empty());
     }
 
     #[tokio::test]
@@ -470,11 +469,11 @@ mod tests {
         assert_eq!((first.as_deref(), second.as_deref()), (Ok("ok"), Ok("ok")));
         // Beyond the most idle connections.
         server.until(End::OfClient).await;
-        assert_eq!(pool.idle().connections.len(), 1);
+        assert_eq!(pool.idle.locked().connections.len(), 1);
         tokio::time::pause();
         tokio::time::advance(IDLE).await;
         tokio::time::resume();
         server.until(End::OfClient).await;
-        assert!(!pool.idle().is_watched);
+        assert!(!pool.idle.locked().is_watched);
     }
 }

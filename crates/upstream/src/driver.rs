@@ -163,7 +163,7 @@ impl Driver {
         let mut restarts = Backoff::default();
         loop {
             let started = Instant::now();
-            let Err(panic) = caught(self.drive()).await else {
+            let Err(panic) = caught(boxed(self.drive())).await else {
                 // The driver has nothing left to do; the state of the upstream stays.
                 return std::future::pending().await;
             };

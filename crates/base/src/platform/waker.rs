@@ -5,8 +5,10 @@
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
+
+use super::Locked;
 
 /// Wakes a task, unless it is muted. Whoever unmutes it learns of the wakes in between.
 pub struct MutableWaker {
@@ -34,12 +36,8 @@ impl MutableWaker {
     /// future must then be polled again, now or by the task.
     #[must_use]
     pub fn unmute(&self, task: &Waker) -> bool {
-        self.task().clone_from(task);
+        self.task.locked().clone_from(task);
         self.state.swap(AWAKE, Ordering::SeqCst) == MISSED
-    }
-
-    fn task(&self) -> MutexGuard<'_, Waker> {
-        self.task.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -51,7 +49,7 @@ impl Wake for MutableWaker {
     fn wake_by_ref(self: &Arc<Self>) {
         let missed = self.state.compare_exchange(MUTED, MISSED, Ordering::SeqCst, Ordering::SeqCst);
         if missed == Err(AWAKE) {
-            self.task().wake_by_ref();
+            self.task.locked().wake_by_ref();
         }
     }
 }
