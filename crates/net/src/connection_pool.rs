@@ -20,8 +20,8 @@ use hyper::client::conn::http1::{Connection, SendRequest, handshake};
 use hyper_util::rt::TokioIo;
 use tokio::time::{Instant, sleep_until};
 
+use crate::waker::MutableWaker;
 use base::platform::heap::boxed;
-use base::platform::waker::MutableWaker;
 use base::platform::{Connect, Locked, Stream};
 
 type OutgoingRequest = Request<Full<Bytes>>;

@@ -15,6 +15,7 @@ pub mod jwks;
 pub mod origin;
 pub mod proxy;
 pub mod tls;
+mod waker;
 pub mod webhook;
 
 use std::time::SystemTime;

@@ -1,6 +1,6 @@
 //! The services of the machine: the wall clock, randomness, network, disk, threads and child
 //! processes, each behind a small trait with one real implementation. In addition `heap` allocates
-//! large futures, and `waker` keeps tasks from waking themselves.
+//! large futures.
 //!
 //! A process has one [`Platform`], as it has one operating system: the real one, unless another is
 //! installed before its first use. The monotonic clock is that of tokio, and jitter that of
@@ -14,7 +14,6 @@ pub mod panics;
 pub mod processes;
 pub mod service_manager;
 pub mod threads;
-pub mod waker;
 
 use std::sync::OnceLock;
 use std::time::SystemTime;

@@ -39,7 +39,6 @@ use super::pool::PoolLease;
 use super::{Serve, TlsServer};
 use crate::downstream::Body;
 use base::platform::heap::pin_in_place;
-use base::platform::waker::PolledAgain;
 use config::Limits;
 
 /// The client at the other end of a connection.
@@ -244,15 +243,13 @@ async fn respond<E: Serve>(
 
 /// Drives a connection to its end. From `drain` on it accepts no further request.
 async fn drive<C: GracefulConnection>(
-    connection: Pin<&mut C>,
+    mut connection: Pin<&mut C>,
     drain: CancellationToken,
 ) -> Result<(), C::Error> {
-    // The task of a connection reads the bodies that it passes to requests.
-    let mut connection = PolledAgain::new(connection);
     tokio::select! {
-        served = &mut connection => served,
+        served = connection.as_mut() => served,
         () = drain.cancelled() => {
-            connection.get_mut().as_mut().graceful_shutdown();
+            connection.as_mut().graceful_shutdown();
             connection.await
         }
     }
