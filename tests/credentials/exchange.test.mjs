@@ -163,7 +163,7 @@ test('a token that is revoked here is revoked at the provider', () => {
     assert.equal(await provider.isActive(answer.access_token), true);
     const { code, stdout, stderr } = await gateway.run('accounts', 'revoke', '--caller', 'ada');
     assert.equal(code, 0, stderr);
-    assert.match(stdout, /^wiki +ada +token +\S+ +revoked$/m);
+    assert.match(stdout, /^wiki +ada +token +\S+ +exchange +revoked$/m);
     assert.equal(await provider.isActive(answer.access_token), false);
     assert.deepEqual(await Promise.all(clients.map(reason)), [undefined, undefined]);
     assert.equal(provider.granted('token', { grant_type: TOKEN_EXCHANGE }).length, 3);

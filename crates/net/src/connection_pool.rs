@@ -57,7 +57,8 @@ struct IdleConnection {
 struct OpenConnection {
     authority: Authority,
     sender: SendRequest<Full<Bytes>>,
-    connection: Connection<TokioIo<Stream>, Full<Bytes>>,
+    /// `None` after its end: dropping it returns a request that it has not sent.
+    connection: Option<Connection<TokioIo<Stream>, Full<Bytes>>>,
     /// Wakes the task of the request. Muted while that task does something after which it polls
     /// the connection, and while the connection is idle.
     waker: Arc<MutableWaker>,
@@ -116,6 +117,7 @@ impl ConnectionPool {
         let stream = self.connector.connect(url.clone()).await.map_err(SendError::Connect)?;
         let opened = handshake(TokioIo::new(stream)).await.map_err(SendError::Exchange)?;
         let (sender, connection) = opened;
+        let connection = Some(connection);
         let authority = authority.clone();
         let waker = MutableWaker::new();
         let mut opened = Box::new(OpenConnection { authority, sender, connection, waker });
@@ -212,10 +214,15 @@ impl OpenConnection {
 
     /// Moves bytes between the socket and the sender or the body. Returns whether it has ended.
     fn poll(&mut self, context: &mut Context<'_>) -> bool {
+        let Some(connection) = &mut self.connection else { return true };
         // The poll that follows sees each event that was missed.
         let _ = self.waker.unmute(context.waker());
         let waker = Waker::from(self.waker.clone());
-        Pin::new(&mut self.connection).poll(&mut Context::from_waker(&waker)).is_ready()
+        let has_ended = Pin::new(connection).poll(&mut Context::from_waker(&waker)).is_ready();
+        if has_ended {
+            self.connection = None;
+        }
+        has_ended
     }
 
     async fn send(
@@ -224,10 +231,8 @@ impl OpenConnection {
     ) -> Result<Response<Incoming>, TrySendError<OutgoingRequest>> {
         self.waker.mute();
         let mut response = pin!(self.sender.try_send_request(request));
-        let mut has_ended = false;
         poll_fn(|context| {
-            has_ended = has_ended || self.poll(context);
-            if has_ended {
+            if self.poll(context) {
                 return response.as_mut().poll(context);
             }
             // The response comes while the connection is polled: it need not wake the task.
@@ -446,6 +451,30 @@ mod tests {
             assert_eq!(server.accepted(), connections);
             server.until(End::OfServer).await;
         }
+    }
+
+    #[tokio::test]
+    async fn after_the_end_of_its_server_a_request_fails_at_once() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/mcp?a=b", listener.local_addr().unwrap());
+        let (_told, ends) = mpsc::unbounded_channel();
+        let server = Server { url, accepted: Arc::default(), ends };
+        let pool = pool(8);
+        let serving = async {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut head = [0; 512];
+            let _ = stream.read(&mut head).await.unwrap();
+            // Behind its last chunk the connection waits for the next request.
+            stream.write_all(CHUNKED.as_bytes()).await.unwrap();
+            stream
+        };
+        let (body, stream) = tokio::join!(server.get(&pool), serving);
+        assert_eq!(body.as_deref(), Ok("ok"));
+        drop((stream, listener));
+        // The reactor sees the end.
+        tokio::task::yield_now().await;
+        let failed = tokio::time::timeout(Duration::from_secs(5), server.get(&pool)).await;
+        assert_eq!(failed, Ok(Err("connect")));
     }
 
     #[tokio::test]
