@@ -263,7 +263,8 @@ mod tests {
             assert!(found.as_ref().is_err() || found.unwrap() == text, "byte {at}");
             fs::write(&path, &whole[..at]).unwrap();
             // Whole blocks are left: the chain of records tells that the rest is missing.
-            let has_blocks = |left: Vec<u8>| left.len().is_multiple_of(BLOCK) && text.starts_with(&left);
+            let has_blocks =
+                |left: Vec<u8>| left.len().is_multiple_of(BLOCK) && text.starts_with(&left);
             assert!(read().map_or(true, has_blocks), "{at} bytes are left");
         }
     }

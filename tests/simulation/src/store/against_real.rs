@@ -201,7 +201,8 @@ impl Comparison {
             }
             48..63 => self.draw_take(),
             63..76 => self.draw_beat(),
-            76..88 => self.draw_login(),
+            76..85 => self.draw_login(),
+            85..92 => self.draw_rollback(),
             _ => self.draw_terminate(),
         }
     }
@@ -332,6 +333,18 @@ impl Comparison {
         Step { has_pause: arguments.contains(&SHORT), ..change }
     }
 
+    fn draw_rollback(&mut self) -> Step {
+        let key = self.one_of(&["rollbacks", "rollbacks", "rollbacks", "text:0"]);
+        let key = format!("{{compared}}{key}");
+        if self.rng.bool() {
+            return plain(&["HGETALL", &key]);
+        }
+        let rollout = self.one_of(&["slow", "quick"]);
+        let changed = self.one_of(&["0", "9", "10", "1780000000", "x"]);
+        let state = self.one_of(&["", "sealed", "1 2"]);
+        script(Script::KeepRollback, &[key], &[rollout, changed, state])
+    }
+
     fn draw_terminate(&mut self) -> Step {
         let most = self.one_of(&["0", "1", "50", "100", "150", "250", "-1", "x"]);
         let most = if self.rng.u8(..) < 200 { "150" } else { most };
@@ -441,7 +454,7 @@ fn last_entry(replies: &[Reply]) -> Option<Bytes> {
     }
 }
 
-/// Leaves out what may differ: the rest of an error, the order of replicas, and the numbers of
+/// Leaves out what may differ: the rest of an error, the order of replicas and fields, and the numbers of
 /// entries.
 fn canonical(replies: Vec<Reply>) -> Vec<Reply> {
     replies.into_iter().map(canonical_reply).collect()
@@ -467,6 +480,10 @@ fn canonical_reply(reply: Reply) -> Reply {
                 });
             }
             Reply::Array(items)
+        }
+        Reply::Map(mut fields) => {
+            fields.sort_by_key(|field| format!("{field:?}"));
+            Reply::Map(fields)
         }
         reply => reply,
     }

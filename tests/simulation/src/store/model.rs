@@ -116,6 +116,11 @@ impl Model {
                 Reply::Integer(i64::from(database.expire(now, key, lives)?))
             }
             (b"PTTL", [key]) => Reply::Integer(database.lives(now, key)),
+            (b"HGETALL", [key]) => {
+                let fields = database.hash_all(key)?.into_iter();
+                let bulk = |(field, text)| (Reply::Bulk(field), Reply::Bulk(text));
+                Reply::Map(fields.map(bulk).collect())
+            }
             (b"HDEL", [key, fields @ ..]) if !fields.is_empty() => {
                 count(database.hash_delete(key, fields)?)
             }

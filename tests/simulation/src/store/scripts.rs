@@ -14,10 +14,11 @@ pub enum Script {
     ChangeLogin,
     ReleaseLogin,
     Terminate,
+    KeepRollback,
 }
 
 /// The scripts, and their texts.
-pub const TEXTS: [(Script, &str); 5] = [
+pub const TEXTS: [(Script, &str); 6] = [
     (Script::Take, include_str!("../../../../crates/cluster/src/scripts/take.lua")),
     (Script::Beat, include_str!("../../../../crates/cluster/src/scripts/beat.lua")),
     (Script::ChangeLogin, include_str!("../../../../crates/cluster/src/scripts/change_login.lua")),
@@ -26,6 +27,10 @@ pub const TEXTS: [(Script, &str); 5] = [
         include_str!("../../../../crates/cluster/src/scripts/release_login.lua"),
     ),
     (Script::Terminate, include_str!("../../../../crates/cluster/src/scripts/terminate.lua")),
+    (
+        Script::KeepRollback,
+        include_str!("../../../../crates/cluster/src/scripts/keep_rollback.lua"),
+    ),
 ];
 
 /// Returns the name that a server gives to a text: its SHA-1, in lower-case hexadecimal digits.
@@ -60,6 +65,7 @@ impl Script {
             Self::ChangeLogin => run.change_login(),
             Self::ReleaseLogin => run.release_login(),
             Self::Terminate => run.terminate(),
+            Self::KeepRollback => run.keep_rollback(),
         }
     }
 }
@@ -188,9 +194,20 @@ impl<'a> Run<'a> {
         let is_there = self.database.expire(self.now, stream, lives)?;
         Ok(Reply::Integer(i64::from(is_there)))
     }
+
+    fn keep_rollback(&mut self) -> Result<Reply, Error> {
+        let (states, rollout) = (self.key(0)?, self.argument(0)?);
+        let kept = self.database.hash_all(states)?.into_iter().find(|(name, _)| name == rollout);
+        let changed = kept.and_then(|(_, state)| heard(&state)).map_or(-1.0, |(at, _)| at);
+        if self.number(1)? >= changed {
+            let state = [self.argument(1)?, &b" "[..], self.argument(2)?].concat();
+            self.database.hash_set(states, rollout, state.into())?;
+        }
+        Ok(Reply::Null)
+    }
 }
 
-/// Splits what a replica has told from when it did, in milliseconds since the Unix epoch.
+/// Splits the text of a replica, or the state of a rollout, from its time.
 fn heard(text: &Bytes) -> Option<(f64, Bytes)> {
     let space = text.iter().position(|byte| *byte == b' ')?;
     let is_time = space > 0 && text[..space].iter().all(u8::is_ascii_digit);

@@ -21,7 +21,7 @@ use super::scripts::{Script, TEXTS, digest};
 use crate::machine::network::SimNetwork;
 
 /// The checks of the store.
-pub const CHECKS: [(&str, fn()); 19] = [
+pub const CHECKS: [(&str, fn()); 20] = [
     ("store_greets_in_resp3_alone", greets_in_resp3_alone),
     ("store_sets_texts_and_expires_them", sets_and_expires),
     ("store_locks_are_held_by_one", locks_are_held_by_one),
@@ -35,6 +35,7 @@ pub const CHECKS: [(&str, fn()); 19] = [
     ("store_keeps_the_newest_terminated_sessions", keeps_newest_terminated),
     ("store_reads_a_stream_from_an_entry_on", reads_stream_from_entry_on),
     ("store_changes_a_login_under_its_lock", changes_login_under_lock),
+    ("store_keeps_the_newest_state_of_a_rollout", keeps_newest_rollback),
     ("store_publishes_to_all_subscribers", publishes_to_subscribers),
     ("store_replies_as_bytes", replies_as_bytes),
     ("store_reads_split_requests", reads_split_requests),
@@ -383,6 +384,24 @@ fn changes_login_under_lock() {
     assert_eq!(asked.ask(&["GET", "{p}login"]), Reply::Null);
     asked.pass(50);
     assert_eq!(asked.run(Script::ChangeLogin, &keys, &write), Reply::Integer(0));
+}
+
+fn keeps_newest_rollback() {
+    let mut asked = Asked::new();
+    let all = ["HGETALL", "{p}rollbacks"];
+    assert_eq!(asked.ask(&all), Reply::Map(Vec::new()));
+    let mut keep = |rollout, changed, state| {
+        let arguments = [rollout, changed, state];
+        asked.run(Script::KeepRollback, &["{p}rollbacks"], &arguments)
+    };
+    for (changed, state) in [("9", "a"), ("10", "b"), ("9", "late"), ("10", "c")] {
+        assert_eq!(keep("slow", changed, state), Reply::Null);
+    }
+    assert!(is_error(&keep("slow", "x", "no time"), "ERR"));
+    keep("quick", "3", "d");
+    let kept = [("quick", "3 d"), ("slow", "10 c")];
+    let kept = kept.map(|(rollout, state)| (Reply::text(rollout), Reply::text(state)));
+    assert_eq!(asked.ask(&all), Reply::Map(kept.to_vec()));
 }
 
 fn publishes_to_subscribers() {
