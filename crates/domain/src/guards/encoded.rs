@@ -6,6 +6,7 @@ use base64::Engine;
 use base64::alphabet::STANDARD;
 use base64::engine::GeneralPurpose;
 use base64::engine::general_purpose::NO_PAD;
+use memchr::memchr;
 
 use crate::text::percent;
 
@@ -20,7 +21,7 @@ const BASE64: GeneralPurpose =
 /// percent encoding (RFC 3986, section 2.1) to `each`, with its place and decoded once. Bytes that
 /// are no text are U+FFFD. Together the parts have at most four times the size of the text.
 pub(super) fn each_part(text: &str, mut each: impl FnMut(&Range<usize>, &str)) {
-    let is_base64 = |c: char| c.is_ascii_alphanumeric() || "+/-_\r\n".contains(c);
+    let is_base64 = |byte: u8| byte.is_ascii_alphanumeric() || b"+/-_\r\n".contains(&byte);
     for place in runs(text, is_base64) {
         let digits = text[place.clone()].replace(['\r', '\n'], "");
         let digits = digits.replace('-', "+").replace('_', "/");
@@ -33,7 +34,10 @@ pub(super) fn each_part(text: &str, mut each: impl FnMut(&Range<usize>, &str)) {
             }
         }
     }
-    for place in runs(text, |c| c.is_ascii_graphic()) {
+    if memchr(b'%', text.as_bytes()).is_none() {
+        return;
+    }
+    for place in runs(text, |byte| byte.is_ascii_graphic()) {
         let encoded = &text[place.clone()];
         if encoded.contains('%') {
             each(&place, &String::from_utf8_lossy(&percent::decoded_bytes(encoded).0));
@@ -41,13 +45,46 @@ pub(super) fn each_part(text: &str, mut each: impl FnMut(&Range<usize>, &str)) {
     }
 }
 
-/// Returns the places of [`SHORTEST`] and more ASCII characters of a kind.
-fn runs(text: &str, is_in: impl Fn(char) -> bool + Copy) -> impl Iterator<Item = Range<usize>> {
-    let mut end = 0;
-    text.split_inclusive(move |c| !is_in(c)).filter_map(move |piece| {
-        let start = end;
-        end += piece.len();
-        let run = piece.trim_end_matches(|c| !is_in(c));
-        (run.len() >= SHORTEST).then(|| start..start + run.len())
+/// Returns the places of [`SHORTEST`] and more ASCII bytes of a kind. Most bytes of a text of short
+/// words are not read: the search looks back from where the shortest run would end.
+fn runs(text: &str, is_in: impl Fn(u8) -> bool) -> impl Iterator<Item = Range<usize>> {
+    let bytes = text.as_bytes();
+    let mut start = 0;
+    std::iter::from_fn(move || {
+        loop {
+            let shortest = bytes.get(start..start + SHORTEST)?;
+            if let Some(other) = shortest.iter().rposition(|byte| !is_in(*byte)) {
+                start += other + 1;
+                continue;
+            }
+            let rest = &bytes[start + SHORTEST..];
+            let more = rest.iter().position(|byte| !is_in(*byte)).unwrap_or(rest.len());
+            let run = start..start + SHORTEST + more;
+            start = run.end;
+            return Some(run);
+        }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn runs_are_the_longest_parts_of_a_kind(text in "([a-c]{0,20}[ é%]){0,8}[a-c]{0,20}") {
+            let found: Vec<_> = runs(&text, |byte| byte.is_ascii_lowercase()).collect();
+            let parts = text.split(|c: char| !c.is_ascii_lowercase());
+            let expected: Vec<_> = parts
+                .filter(|part| part.len() >= SHORTEST)
+                .map(|part| {
+                    let start = part.as_ptr() as usize - text.as_ptr() as usize;
+                    start..start + part.len()
+                })
+                .collect();
+            prop_assert_eq!(found, expected);
+        }
+    }
 }

@@ -13,6 +13,8 @@ use crate::text::glob::Glob;
 pub struct Pattern {
     built_in: Option<&'static BuiltIn>,
     regex: Regex,
+    /// Length of the shortest finding, in bytes: shorter texts are not searched.
+    shortest: usize,
     /// The hosts of links that are not foreign.
     hosts: Vec<Glob>,
 }
@@ -55,7 +57,10 @@ impl Pattern {
         if own.is_some() && regex.is_match("") {
             return Err(format!("{text:?} matches the empty text, and so every text: narrow it"));
         }
-        Ok(Self { built_in, regex, hosts: hosts.to_vec() })
+        let syntax = regex_syntax::parse(&expression);
+        let shortest = syntax.ok().and_then(|syntax| syntax.properties().minimum_len());
+        let shortest = shortest.unwrap_or_default();
+        Ok(Self { built_in, regex, shortest, hosts: hosts.to_vec() })
     }
 
     /// Whether the pattern finds secrets, which are often encoded.
@@ -66,6 +71,9 @@ impl Pattern {
 
     /// Appends the findings in a text.
     pub(super) fn find(&self, text: &str, found: &mut Vec<Finding>) {
+        if text.len() < self.shortest {
+            return;
+        }
         let code = self.built_in.map_or("pattern", |known| known.name);
         if self.built_in.is_some_and(|known| known.expression.is_empty()) {
             return found.extend(hidden_text::places(text).map(|place| Finding { place, code }));
