@@ -7,13 +7,16 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 
+use bytes::Bytes;
+
 use super::cursor::{Cursor, replaced};
+use super::otlp;
 use crate::ledger::Ledger;
 use crate::proof::prove;
 use crate::queue::Queue;
 use crate::record::{AuditEvent, EXPORT_REFUSED, MAX_LINE, RecordLine, next_digest};
 use crate::tail::Tail;
-use base::platform::run_blocking;
+use base::platform::{run_blocking, wall_clock};
 use base::seal::hex::{from_hex, hex};
 
 /// A log that is exported. It does not hold the ledger, so that a replaced log can end meanwhile.
@@ -31,6 +34,8 @@ pub(super) struct ExportedLog {
 pub(super) struct Batch {
     /// Without line feeds, in the order of the log.
     pub lines: Vec<Vec<u8>>,
+    /// The request with the lines, encoded.
+    pub request: Bytes,
     /// The cursor once the collector has accepted the lines.
     pub end: Cursor,
     /// Whether further lines may wait.
@@ -75,15 +80,23 @@ impl ExportedLog {
         self.queue.as_ref().is_none_or(|queue| queue.is_closed())
     }
 
-    /// Reads at most `limit` lines behind the cursor that are known to be on the disk.
-    pub(super) async fn next_batch(&mut self, limit: usize) -> io::Result<Batch> {
+    /// Reads at most `limit` lines behind the cursor that are known to be on the disk, for a request
+    /// of `service`.
+    pub(super) async fn next_batch(&mut self, limit: usize, service: &str) -> io::Result<Batch> {
         let written = self.queue.as_ref().filter(|queue| !queue.is_closed());
         let synced = written.map_or(u64::MAX, |queue| queue.synced.load(Ordering::Acquire));
         let cursor = self.cursor.clone();
         // A refused batch is read again.
         let tail = self.tail.take().filter(|tail| tail.position() == cursor.position);
         let tail = tail.unwrap_or_else(|| Tail::new(&self.path, cursor.position));
-        let (tail, batch) = run_blocking(move || read(tail, cursor, limit, synced)).await?;
+        let service = service.to_owned();
+        let reading = move || {
+            let (tail, mut batch) = read(tail, cursor, limit, synced)?;
+            let Batch { lines, end, .. } = &batch;
+            batch.request = otlp::request(&service, &end.instance, lines, wall_clock());
+            io::Result::Ok((tail, batch))
+        };
+        let (tail, batch) = run_blocking(reading).await?;
         self.tail = Some(tail);
         Ok(batch)
     }
@@ -127,7 +140,8 @@ impl ExportedLog {
 /// Reads at most `limit` lines behind the cursor, and no record after `synced`.
 fn read(mut tail: Tail, cursor: Cursor, limit: usize, synced: u64) -> io::Result<(Tail, Batch)> {
     let begin = cursor.position;
-    let mut batch = Batch { lines: Vec::new(), end: cursor, is_full: false };
+    let request = Bytes::new();
+    let mut batch = Batch { lines: Vec::new(), request, end: cursor, is_full: false };
     let mut bytes = 0;
     let at_end = tail.read_while(MAX_READ, |line| {
         let read = RecordLine::read(line);

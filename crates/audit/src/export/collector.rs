@@ -6,8 +6,6 @@ use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
-use opentelemetry_proto::tonic::collector::logs::v1::ExportLogsServiceRequest;
-use prost::Message;
 use tokio::time::timeout;
 
 use super::otlp;
@@ -51,8 +49,8 @@ impl Collector {
         Ok(Self { config, egress })
     }
 
-    /// Sends a request, and waits for its outcome for at most the configured time.
-    pub(super) async fn send(&self, request: &ExportLogsServiceRequest) -> Result<(), Refusal> {
+    /// Sends an encoded request, and waits for its outcome for at most the configured time.
+    pub(super) async fn send(&self, request: Bytes) -> Result<(), Refusal> {
         let http = self.request(request).map_err(Refusal::of)?;
         let sending = async {
             let sent = self.egress.send(http).await;
@@ -69,8 +67,7 @@ impl Collector {
         }
     }
 
-    fn request(&self, request: &ExportLogsServiceRequest) -> Result<Request<Full<Bytes>>, String> {
-        let body = Full::new(Bytes::from(request.encode_to_vec()));
+    fn request(&self, request: Bytes) -> Result<Request<Full<Bytes>>, String> {
         let uri = format!("{}/v1/logs", self.config.endpoint);
         let mut http = Request::builder().method(Method::POST).uri(uri);
         http = http.header(CONTENT_TYPE, "application/x-protobuf");
@@ -79,7 +76,7 @@ impl Collector {
             value.set_sensitive(true);
             http = http.header(name, value);
         }
-        http.body(body).map_err(|error| error.to_string())
+        http.body(Full::new(request)).map_err(|error| error.to_string())
     }
 }
 
@@ -118,6 +115,7 @@ mod tests {
     use opentelemetry_proto::tonic::collector::logs::v1::{
         ExportLogsPartialSuccess, ExportLogsServiceResponse,
     };
+    use prost::Message;
 
     use super::*;
 

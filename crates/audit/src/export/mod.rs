@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::Notify;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
@@ -121,7 +121,8 @@ impl AuditExport {
         stop.run_until_cancelled(exporting).await;
     }
 
-    /// Sends the next records; returns the time until the next step.
+    /// Sends the next records; returns the time until the next step. An export that catches up
+    /// leaves half of a processor to calls.
     async fn step(
         &self,
         running: &mut Option<Exporting>,
@@ -136,8 +137,11 @@ impl AuditExport {
             Some(running) => running,
             None => running.insert(Exporting::open(destination, before, &ledger).await?),
         };
-        let interval = exporting.destination.config.interval;
-        let batch = exporting.log.next_batch(exporting.limit).await?;
+        let Destination { config, service, .. } = &exporting.destination;
+        let interval = config.interval;
+        let began = Instant::now();
+        let batch = exporting.log.next_batch(exporting.limit, service).await?;
+        let reading = began.elapsed();
         let is_full = batch.is_full;
         // While the rest of a replaced log is exported, the log that is written waits as a whole.
         let is_current = exporting.log.is_of(&ledger);
@@ -167,7 +171,7 @@ impl AuditExport {
         if status.failure.take().is_some() {
             info!("the collector accepts records of the audit log again");
         }
-        Ok(if is_full { Duration::ZERO } else { interval })
+        Ok(if is_full { reading } else { interval })
     }
 
     /// Moves the cursor behind the only line of a batch, after the log has the record that the
@@ -215,7 +219,7 @@ impl Destination {
     pub async fn test(&self) -> Result<(), String> {
         let collector = Collector::new(self.config.clone(), &self.proxies)?;
         let request = otlp::test_request(&self.service, wall_clock());
-        collector.send(&request).await.map_err(|refusal| refusal.why)
+        collector.send(request).await.map_err(|refusal| refusal.why)
     }
 }
 
@@ -239,12 +243,10 @@ impl Exporting {
 
     async fn send(&mut self, batch: &Batch) -> Result<(), Refusal> {
         let count = batch.lines.len();
-        let Destination { service, config, .. } = &self.destination;
-        let request = otlp::request(service, &batch.end.instance, &batch.lines, wall_clock());
-        let sent = self.collector.send(&request).await;
+        let sent = self.collector.send(batch.request.clone()).await;
         match &sent {
             Ok(()) => {
-                self.limit = (2 * self.limit).min(config.batch);
+                self.limit = (2 * self.limit).min(self.destination.config.batch);
                 self.backoff = Backoff::default();
             }
             Err(refusal) if refusal.is_of_records => self.limit = (count / 2).max(1),
@@ -257,6 +259,6 @@ impl Exporting {
     async fn is_refused_for_good(&self, batch: &Batch, refusal: &Refusal) -> bool {
         let is_alone = refusal.is_of_records && batch.lines.len() == 1;
         let test = otlp::test_request(&self.destination.service, wall_clock());
-        is_alone && self.collector.send(&test).await.is_ok()
+        is_alone && self.collector.send(test).await.is_ok()
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use bytes::Bytes;
 use opentelemetry_proto::tonic::collector::logs::v1::{
     ExportLogsServiceRequest, ExportLogsServiceResponse,
 };
@@ -27,19 +28,14 @@ const ELSEWHERE: [&str; 4] = ["time", "event", "traceparent", "mac"];
 
 const SCOPE: &str = "promptgate.audit";
 
-/// Returns the request that sends lines of a log, in their order.
-pub(super) fn request(
-    service: &str,
-    instance: &str,
-    lines: &[Vec<u8>],
-    now: SystemTime,
-) -> ExportLogsServiceRequest {
+/// Returns the request that sends lines of a log, in their order (`ExportLogsServiceRequest`).
+pub(super) fn request(service: &str, instance: &str, lines: &[Vec<u8>], now: SystemTime) -> Bytes {
     let records = lines.iter().filter_map(|line| log_record(line, now)).collect();
     enveloped(service, instance, records)
 }
 
 /// Returns the request that tests a collector: a single log record that belongs to no log.
-pub(super) fn test_request(service: &str, now: SystemTime) -> ExportLogsServiceRequest {
+pub(super) fn test_request(service: &str, now: SystemTime) -> Bytes {
     let test = LogRecord {
         time_unix_nano: nanoseconds(now),
         event_name: format!("{SCOPE}.test"),
@@ -49,18 +45,14 @@ pub(super) fn test_request(service: &str, now: SystemTime) -> ExportLogsServiceR
     enveloped(service, "", vec![test])
 }
 
-fn enveloped(
-    service: &str,
-    instance: &str,
-    log_records: Vec<LogRecord>,
-) -> ExportLogsServiceRequest {
+fn enveloped(service: &str, instance: &str, log_records: Vec<LogRecord>) -> Bytes {
     let attributes =
         vec![attribute("service.name", service), attribute("service.instance.id", instance)];
     let scope = InstrumentationScope { name: SCOPE.to_owned(), ..InstrumentationScope::default() };
     let scope_logs = ScopeLogs { scope: Some(scope), log_records, ..ScopeLogs::default() };
     let resource = Some(Resource { attributes, ..Resource::default() });
     let logs = ResourceLogs { resource, scope_logs: vec![scope_logs], ..ResourceLogs::default() };
-    ExportLogsServiceRequest { resource_logs: vec![logs] }
+    ExportLogsServiceRequest { resource_logs: vec![logs] }.encode_to_vec().into()
 }
 
 /// Returns how many log records a collector has refused, and why; `None` if it has accepted all.
