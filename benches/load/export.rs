@@ -75,12 +75,15 @@ pub async fn run(options: &Options, export: &ExportOptions) {
     let systems =
         [("no export", base.clone()), ("dead collector", to(dead)), ("collector", to(collector))];
     let mut figures: Vec<[Samples; 3]> = systems.iter().map(|_| Default::default()).collect();
-    for _ in 0..options.rounds {
-        for ((_, toml), figures) in systems.iter().zip(&mut figures) {
+    for round in 0..options.rounds {
+        // The first system of a round finds another machine than the last.
+        for at in 0..systems.len() {
+            let at = (at + round) % systems.len();
+            let (_, toml) = &systems[at];
             let folder = tempfile::tempdir().expect("a folder");
             let gateway = Exporter::start(options, folder.path(), toml, scripted.prompts).await;
             let measured = gateway.measure(export.rate, options.duration() * 5).await;
-            figures.iter_mut().zip(measured).for_each(|(figure, value)| figure.push(value));
+            figures[at].iter_mut().zip(measured).for_each(|(figure, value)| figure.push(value));
         }
     }
     let mut table = Table::new(&["system", "p50 ms", "p95 ms", "CPU µs"]);
