@@ -206,7 +206,8 @@ async fn count() -> BTreeMap<String, u64> {
     counts
 }
 
-/// Counts gets of approved texts and with guards, and lists of ten thousand prompts with approvals and without.
+/// Counts gets of approved texts and with guards, and lists of ten thousand prompts with approvals
+/// and without.
 async fn count_approved(
     collector: SocketAddr,
     scripted: &Upstreams,

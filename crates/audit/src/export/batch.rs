@@ -80,8 +80,8 @@ impl ExportedLog {
         self.queue.as_ref().is_none_or(|queue| queue.is_closed())
     }
 
-    /// Reads at most `limit` lines behind the cursor that are known to be on the disk, for a request
-    /// of `service`.
+    /// Reads at most `limit` lines behind the cursor that are known to be on the disk, and encodes
+    /// them for `service`.
     pub(super) async fn next_batch(&mut self, limit: usize, service: &str) -> io::Result<Batch> {
         let written = self.queue.as_ref().filter(|queue| !queue.is_closed());
         let synced = written.map_or(u64::MAX, |queue| queue.synced.load(Ordering::Acquire));

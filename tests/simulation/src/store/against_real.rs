@@ -454,8 +454,8 @@ fn last_entry(replies: &[Reply]) -> Option<Bytes> {
     }
 }
 
-/// Leaves out what may differ: the rest of an error, the order of replicas and fields, and the numbers of
-/// entries.
+/// Leaves out what may differ: the rest of an error, the order of replicas and fields, and the
+/// numbers of entries.
 fn canonical(replies: Vec<Reply>) -> Vec<Reply> {
     replies.into_iter().map(canonical_reply).collect()
 }
