@@ -125,6 +125,9 @@ const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
 /// Longest `Retry-After` that is obeyed: an upstream must not be able to switch itself off.
 pub(super) const MAX_RETRY_AFTER: Duration = Duration::from_secs(300);
 
+/// A failed attempt on a git repository that took longer is slow.
+const SLOW: Duration = Duration::from_secs(1);
+
 /// Longest pause after a slow attempt.
 const MAX_REST: Duration = Duration::from_mins(10);
 
@@ -132,8 +135,8 @@ const MAX_REST: Duration = Duration::from_mins(10);
 #[derive(Default)]
 pub(super) struct FetchAttempts {
     pub backoff: Backoff,
-    /// Attempts that failed in a row.
-    pub failed: u32,
+    /// Slow attempts on a git repository since the last success.
+    pub slow: u32,
     /// Reason of the last attempt, if it failed.
     pub failure: Option<&'static str>,
     /// The note that was logged about a list without prompts.
@@ -254,12 +257,9 @@ impl Driver {
                     if !has_snapshot {
                         self.connection_state.send_replace(ConnectionState::Down(kind.clone()));
                     }
-                    attempts.failed = attempts.failed.saturating_add(1);
-                    let is_git = matches!(self.upstream.transport, Transport::Git(_));
-                    let rest = if is_git {
-                        rest(started.elapsed(), attempts.failed)
-                    } else {
-                        Duration::ZERO
+                    let rest = match self.upstream.transport {
+                        Transport::Git(_) => attempts.rest(started.elapsed(), &kind),
+                        _ => Duration::ZERO,
                     };
                     let pause = self.report_failure(kind, &mut attempts).await;
                     self.note_outage(Some(rest + pause));
@@ -444,10 +444,17 @@ impl Driver {
     }
 }
 
-/// Returns the minimum pause after consecutive failed git attempts. The pause grows with the
-/// failures, in proportion to the last attempt: a slow commit must not occupy a core forever.
-fn rest(took: Duration, failed: u32) -> Duration {
-    took.saturating_mul(1 << failed.min(5)).min(MAX_REST)
+impl FetchAttempts {
+    /// Returns the minimum pause after a failed attempt on a git repository. The pause grows with
+    /// the slow attempts, in proportion to the last one: a slow commit must not occupy a core
+    /// forever. A remote that is silent or refuses occupies no core.
+    fn rest(&mut self, took: Duration, kind: &Kind) -> Duration {
+        if took < SLOW || *kind == Kind::Timeout {
+            return Duration::ZERO;
+        }
+        self.slow = self.slow.saturating_add(1);
+        took.saturating_mul(1 << self.slow.min(5)).min(MAX_REST)
+    }
 }
 
 /// Reopens a notification stream after each end, with backoff: proxies close quiet streams every
@@ -480,11 +487,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_rest_after_attempts_that_take_long_grows_up_to_ten_minutes() {
-        let seconds = |took, failed| rest(Duration::from_secs(took), failed).as_secs();
-        let grown: Vec<_> = (1..=7).map(|failed| seconds(30, failed)).collect();
+    fn the_rest_after_slow_commits_grows_up_to_ten_minutes_and_is_none_after_an_outage() {
+        let mut attempts = FetchAttempts::default();
+        let refused = Kind::Unavailable("refused".to_owned());
+        let mut rest = |took, kind| attempts.rest(Duration::from_secs(took), kind).as_secs();
+        let outage: Vec<_> =
+            (0..50).map(|_| rest(0, &refused) + rest(60, &Kind::Timeout)).collect();
+        assert_eq!(outage, [0; 50], "attempts are repeated with backoff");
+        let grown: Vec<_> = (1..=7).map(|_| rest(30, &refused)).collect();
         assert_eq!(grown, [60, 120, 240, 480, 600, 600, 600]);
-        assert_eq!(seconds(0, 100), 0, "an attempt that fails at once is repeated with backoff");
     }
 
     #[tokio::test(start_paused = true)]

@@ -190,7 +190,7 @@ impl Driver {
 
     fn note_success(&self, attempts: &mut FetchAttempts) {
         attempts.backoff.reset();
-        attempts.failed = 0;
+        attempts.slow = 0;
         if attempts.failure.take().is_some() {
             info!(upstream = %self.upstream.id, "prompts/list succeeded again");
         }
