@@ -643,6 +643,7 @@ fn secrets_are_exposed_in_few_places() {
         "upstream/transport/stdio.rs",
         "upstream/auth/client_credentials.rs",
         "upstream/auth/exchange.rs",
+        "upstream/auth/id_jag.rs",
         "upstream/auth/vault.rs",
         "upstream/auth/workload.rs",
         "oauth/client.rs",

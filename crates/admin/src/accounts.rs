@@ -42,7 +42,7 @@ struct AccountRow {
     /// Issuer of the caller's token; empty for other credentials.
     issuer: String,
     /// How the caller gets access.
-    #[cfg_attr(test, schemars(extend("enum" = ["exchange", "sign_in", "vault", "process"])))]
+    #[cfg_attr(test, schemars(extend("enum" = ["exchange", "id_jag", "sign_in", "vault", "process"])))]
     way: &'static str,
     /// When the caller signed in (RFC 3339); null for other ways.
     signed_in_at: Option<String>,

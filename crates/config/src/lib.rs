@@ -63,8 +63,8 @@ pub use server::views::View;
 pub use server::{Server, from_here};
 pub use telemetry::{LogFormat, TelemetrySettings};
 pub use upstream::credential::{
-    CALLER, CallerCredential, Credentials, Exchange, TokenCredential, Vault, Workload,
-    is_reserved_header,
+    AssertionServer, CALLER, CallerCredential, Credentials, Exchange, IdJag, TokenCredential,
+    Vault, Workload, is_reserved_header,
 };
 pub use upstream::git::Git;
 pub use upstream::logins::{AccountLimits, Login, Logins};
@@ -316,8 +316,8 @@ impl Config {
             upstreams.iter().find(|upstream| upstream.exchanges_tokens())
             && !root.is_broken("auth.jwt")
         {
-            let key = format!("upstreams.{}.credential.exchange", exchanging.id);
-            root.mistake(&key, "needs auth.jwt: without it no caller brings a token");
+            let key = format!("upstreams.{}.credential", exchanging.id);
+            root.mistake(&key, "needs auth.jwt: without it no caller brings a token to exchange");
         }
         for upstream in &upstreams {
             if upstream.http().is_some_and(|http| server.serves(&http.url)) {

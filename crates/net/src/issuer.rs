@@ -35,6 +35,8 @@ pub struct IssuerMetadata {
     pub scopes: Vec<String>,
     /// `authorization_response_iss_parameter_supported` (RFC 9207, section 3)
     pub sends_issuer: bool,
+    /// `authorization_grant_profiles_supported` (draft-ietf-oauth-identity-assertion-authz-grant)
+    pub grant_profiles: Vec<String>,
 }
 
 impl IssuerMetadata {
@@ -112,6 +114,7 @@ fn parse(document: &Value, issuer: &str) -> Result<IssuerMetadata, String> {
         auth_methods: texts("token_endpoint_auth_methods_supported"),
         scopes: texts("scopes_supported"),
         sends_issuer: flag("authorization_response_iss_parameter_supported"),
+        grant_profiles: texts("authorization_grant_profiles_supported"),
     })
 }
 

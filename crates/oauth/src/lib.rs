@@ -8,6 +8,7 @@
 
 pub mod client;
 pub mod code;
+pub mod id_jag;
 pub mod resource;
 pub mod scope;
 pub mod token;

@@ -32,6 +32,7 @@ use domain::protocol::revision::Revision;
 use domain::protocol::via::Via;
 use library::prompt_list::{PromptList, emptiness};
 use net::proxy::ProxyRoutes;
+use upstream::auth::id_jag;
 use upstream::call::correlator::NotificationSinks;
 use upstream::connection::connect::Connector;
 use upstream::driver::{DriverId, DriverReport, FetchedList};
@@ -179,6 +180,11 @@ async fn dial(
         Ok(connector) => connector,
         Err(reason) => return Dialed::failed(transport, Kind::Unavailable(reason)),
     };
+    if let Some(http) = upstream.http()
+        && let Err(kind) = id_jag::check(http).await
+    {
+        return Dialed::failed(transport, kind);
+    }
     if upstream.lists_per_caller() {
         // Only callers have a credential for the upstream.
         let outcome = Ok(PromptList::default());

@@ -30,16 +30,7 @@ impl Credentials {
             Some(TokenCredential::Login(login)) => login.client_secret.as_ref(),
             Some(TokenCredential::Workload(_)) | None => None,
         };
-        let (client, headers) = match &self.caller {
-            Some(CallerCredential::Exchange(exchange)) => {
-                (exchange.proof.as_ref().and_then(ClientProof::secret), None)
-            }
-            Some(CallerCredential::SignIn(login)) => (login.client_secret.as_ref(), None),
-            Some(CallerCredential::Vault(vault)) => (None, Some(&vault.headers)),
-            None => (None, None),
-        };
-        let headers = headers.into_iter().flatten().map(|(_, value)| value);
-        header.chain(token).chain(client).chain(headers)
+        header.chain(token).chain(self.caller.iter().flat_map(CallerCredential::secrets))
     }
 }
 
@@ -85,9 +76,22 @@ table! {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum CallerCredential {
     Exchange(Box<Exchange>),
+    IdJag(Box<IdJag>),
     /// Each caller signs in in a browser.
     SignIn(Box<Login>),
     Vault(Vault),
+}
+
+impl CallerCredential {
+    fn secrets(&self) -> Vec<&Secret> {
+        let proofs = match self {
+            Self::Exchange(exchange) => [exchange.proof.as_ref(), None],
+            Self::IdJag(id_jag) => [id_jag.provider.proof.as_ref(), Some(&id_jag.server.proof)],
+            Self::SignIn(login) => return login.client_secret.iter().collect(),
+            Self::Vault(vault) => return vault.headers.iter().map(|(_, value)| value).collect(),
+        };
+        proofs.into_iter().flatten().filter_map(ClientProof::secret).collect()
+    }
 }
 
 table! {
@@ -112,6 +116,9 @@ table! {
         /// the call is repeated once with those that it names added.
         #[example = "read"]
         pub scope: Option<String> = section.given_text(key);
+        /// Type of the tokens that callers bring: `access_token` or `id_token`.
+        pub subject_token_type: &'static str =
+            section.choice(key, SUBJECT_TOKEN_TYPES[0].1, &SUBJECT_TOKEN_TYPES);
         /// A token of the gateway itself, sent as `actor_token`.
         pub actor: Option<PathBuf> = actor(section, key);
         /// Token requests at a time, for all callers. Calls beyond wait.
@@ -121,6 +128,49 @@ table! {
         /// Issuer of the tokens that callers bring, which is often the same authorization server.
         field pub issuer: String = String::new();
     }
+}
+
+/// Types of subject tokens (RFC 8693, section 3). The first is the default.
+const SUBJECT_TOKEN_TYPES: [(&str, &str); 2] = [
+    ("access_token", "urn:ietf:params:oauth:token-type:access_token"),
+    ("id_token", "urn:ietf:params:oauth:token-type:id_token"),
+];
+
+table! {
+    /// `credential = { id_jag = … }`: the token of the caller is exchanged for an identity
+    /// assertion, for which the upstream's authorization server issues an access token
+    /// (draft-ietf-oauth-identity-assertion-authz-grant).
+    #[derive(Clone, Debug, Eq, PartialEq)]
+    pub struct IdJag(section, key) -> Option {
+        /// The identity provider of the callers: the keys of `exchange`, without `audience`.
+        required pub provider: Exchange = assertion_provider(section.section(key));
+        /// The upstream's authorization server.
+        required pub server: AssertionServer = AssertionServer::read_table(section.section(key));
+    }
+}
+
+table! {
+    /// `server` of `id_jag`: the authorization server of the upstream, which takes identity
+    /// assertions.
+    #[derive(Clone, Debug, Eq, PartialEq)]
+    pub struct AssertionServer(section, key) -> Option {
+        /// Id of the gateway at this server.
+        #[example = "gateway"]
+        required pub client_id: String = oauth::client_id(section, key);
+        /// Issuer of this server. Set it with a secret, which is sent there. Not set: it is
+        /// discovered as for `oauth`.
+        #[example = "https://auth.example.com"]
+        pub issuer: Option<String> =
+            section.parsed(key, URL_RULE, |text| url(text).map(|_| text.to_owned()));
+        field pub proof: ClientProof = oauth::required_proof(section)?;
+    }
+}
+
+fn assertion_provider(mut section: Section<'_>) -> Option<Exchange> {
+    let hint = "is not set here: an assertion is for the upstream's authorization server; set \
+                server.issuer";
+    section.reject("audience", hint);
+    Exchange::read_table(section)
 }
 
 table! {
@@ -158,6 +208,8 @@ workload: Tokens for a token that the platform keeps in a file. See
 exchange: Tokens for the token of each caller. See docs/credentials.md#token-exchange.
 sign_in, such as {}: Sign-in of each caller in a browser. See
     docs/credentials.md#sign-in-of-each-caller.
+id_jag: Tokens for assertions of the identity provider. See
+    docs/credentials.md#identity-assertions.
 vault: Secrets of each caller, looked up by HTTP. See docs/credentials.md#secrets-from-a-vault.
 user: `git`: the name that is sent with `password`. Most servers take any with a token.
 password: `git`: secret that is sent as `Authorization: Basic`, such as an access token.
@@ -193,11 +245,11 @@ pub(crate) fn read(section: &mut Section<'_>) -> Credentials {
     match (acts_as_caller, &caller) {
         (true, ExclusiveTable::Nothing) => section.mistake(
             "act_as",
-            "\"caller\" needs credential = { exchange = … }, { sign_in = {} } or { vault = … }: a credential that callers share is never used for them",
+            "\"caller\" needs credential = { exchange = … }, { id_jag = … }, { sign_in = {} } or { vault = … }: a credential that callers share is never used for them",
         ),
         (false, ExclusiveTable::Valid(_) | ExclusiveTable::Mistaken) => credential.mistake(
             "",
-            "exchange, sign_in and vault are for calls with each caller's own credential: set act_as = \"caller\"",
+            "exchange, id_jag, sign_in and vault are for calls with each caller's own credential: set act_as = \"caller\"",
         ),
         _ => {}
     }
@@ -274,6 +326,9 @@ fn caller_credential(credential: &mut Section<'_>) -> ExclusiveTable<CallerCrede
             Exchange::read_table(section)
                 .map(|exchange| CallerCredential::Exchange(Box::new(exchange)))
         }),
+        given(credential, "id_jag", |section| {
+            IdJag::read_table(section).map(|id_jag| CallerCredential::IdJag(Box::new(id_jag)))
+        }),
         given(credential, "sign_in", |section| {
             Some(CallerCredential::SignIn(Box::new(logins::login(section))))
         }),
@@ -281,7 +336,7 @@ fn caller_credential(credential: &mut Section<'_>) -> ExclusiveTable<CallerCrede
             Vault::read_table(section).map(CallerCredential::Vault)
         }),
     ];
-    only(credential, all, "must have one of exchange, sign_in and vault")
+    only(credential, all, "must have one of exchange, id_jag, sign_in and vault")
 }
 
 /// Reads `bearer`, or `header` and `value`.

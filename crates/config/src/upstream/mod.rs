@@ -213,10 +213,10 @@ impl UpstreamSettings {
         }
     }
 
-    /// Whether the token of each caller is exchanged for a token for the upstream.
+    /// Whether the token of each caller is exchanged.
     pub fn exchanges_tokens(&self) -> bool {
         let caller = self.http().and_then(|http| http.credentials.caller.as_ref());
-        matches!(caller, Some(CallerCredential::Exchange(_)))
+        matches!(caller, Some(CallerCredential::Exchange(_) | CallerCredential::IdJag(_)))
     }
 
     /// Whether each caller has separate connections.

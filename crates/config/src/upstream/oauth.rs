@@ -89,7 +89,7 @@ pub(crate) fn client_id(section: &mut Section<'_>, key: &'static str) -> Option<
     section.required(key, rule, |text| (!text.is_empty()).then(|| text.to_owned()))
 }
 
-fn required_proof(section: &mut Section<'_>) -> Option<ClientProof> {
+pub(crate) fn required_proof(section: &mut Section<'_>) -> Option<ClientProof> {
     let proof = client_proof(section);
     if proof.is_none() && !section.was_read("client_secret") && !section.was_read("private_key") {
         section.mistake("", ONE_PROOF);

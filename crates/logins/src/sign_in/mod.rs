@@ -83,6 +83,11 @@ impl Provider {
         self
     }
 
+    /// Returns the metadata of the authorization server, and the resource indicator of the upstream.
+    pub fn into_parts(self) -> (IssuerMetadata, String) {
+        (self.metadata, self.resource.id)
+    }
+
     pub fn issuer(&self) -> &str {
         &self.resource.issuer
     }

@@ -11,6 +11,7 @@ use tokio_util::task::TaskTracker;
 use tracing::warn;
 
 use super::exchange::TokenExchange;
+use super::id_jag::IdentityAssertions;
 use super::login::KeptLogin;
 use super::sign_in::{ASKING, CallerSignIn, CallerSignIns, SIGN_IN};
 use super::token::{AccessToken, LastTokens};
@@ -47,6 +48,7 @@ const SHARE: Share = Share::QUARTER;
 
 enum CallerTokenSource {
     Exchange(Box<TokenExchange>),
+    IdJag(Box<IdentityAssertions>),
     SignIn(Arc<CallerSignIns>),
     Vault(Box<VaultClient>),
 }
@@ -67,6 +69,10 @@ impl CallerTokenProvider {
             config::CallerCredential::Exchange(exchange) => {
                 let source = TokenExchange::new(exchange, http)?;
                 ("exchange", CallerTokenSource::Exchange(Box::new(source)), exchange.requests)
+            }
+            config::CallerCredential::IdJag(id_jag) => {
+                let source = Box::new(IdentityAssertions::new(id_jag, http)?);
+                ("id_jag", CallerTokenSource::IdJag(source), id_jag.provider.requests)
             }
             config::CallerCredential::SignIn(login) => {
                 let template = KeptLogin::new(login, http, tasks, shared)?;
@@ -92,13 +98,21 @@ impl CallerTokenProvider {
         sign_in: Option<&CallerSignIn>,
     ) -> Result<AccessToken, Refusal> {
         let none = |why| Refusal::new(TokenFault::NoSubjectToken, why);
+        let brought = || {
+            subject.ok_or_else(|| {
+                none("only callers that are authenticated by a JSON Web Token bring one")
+            })
+        };
         match &self.source {
             CallerTokenSource::Exchange(exchange) => {
-                let subject = subject.ok_or_else(|| {
-                    none("only callers that are authenticated by a JSON Web Token bring one")
-                })?;
+                let subject = brought()?;
                 let _turn = self.turn(caller).await;
                 exchange.request(subject, scope.or(exchange.scope())).await
+            }
+            CallerTokenSource::IdJag(assertions) => {
+                let subject = brought()?;
+                let _turn = self.turn(caller).await;
+                assertions.request(subject, scope.or(assertions.scope())).await
             }
             CallerTokenSource::SignIn(_) | CallerTokenSource::Vault(_) if caller.is_anonymous() => {
                 Err(none("the caller is anonymous: sign-ins and secrets belong to ids"))
@@ -131,6 +145,7 @@ impl CallerTokenProvider {
     fn scope(&self) -> Option<&str> {
         match &self.source {
             CallerTokenSource::Exchange(exchange) => exchange.scope(),
+            CallerTokenSource::IdJag(assertions) => assertions.scope(),
             CallerTokenSource::SignIn(_) | CallerTokenSource::Vault(_) => None,
         }
     }
@@ -261,6 +276,7 @@ impl CallerTokens {
         let _turn = self.credential.turn(&self.caller).await;
         let told = match source {
             CallerTokenSource::Exchange(exchange) => exchange.revoke(token.access_token()).await,
+            CallerTokenSource::IdJag(assertions) => assertions.revoke(token.access_token()).await,
             // A sign-in outlives its token, and is ended by its name.
             CallerTokenSource::SignIn(_) | CallerTokenSource::Vault(_) => Ok(false),
         };

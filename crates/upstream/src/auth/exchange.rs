@@ -1,6 +1,7 @@
 //! Access tokens for the tokens that callers bring (OAuth 2.0 Token Exchange, RFC 8693).
 
 use http::Uri;
+use serde_json::Value;
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
@@ -8,13 +9,15 @@ use super::client_credentials::proof;
 use super::token::AccessToken;
 use super::workload::read_token;
 use base::platform::wall_clock;
+use config::Secret;
 use domain::calls::subject_token::SubjectToken;
 use domain::fault::TokenFault;
 use domain::time::unix_time::UnixSeconds;
 use net::egress::{CONNECT, Egress};
 use net::issuer::discover;
 use net::origin::{is_same_uri, origin_of};
-use oauth::client::{ClientAuthentication, OAuthClient, Refusal, address_policy};
+use oauth::client::{ClientAuthentication, Form, OAuthClient, Refusal, address_policy};
+use oauth::id_jag;
 use oauth::token::Issued;
 
 /// The gateway as the client that exchanges tokens for one upstream.
@@ -26,6 +29,13 @@ pub(super) struct TokenExchange {
     /// The endpoint for revoking tokens; `None` if the authorization server advertises none. Looked
     /// up at the first revocation.
     revocation_endpoint: OnceCell<Option<Uri>>,
+}
+
+/// The token that is asked for (section 2.1).
+struct ExchangeTarget<'a> {
+    token_type: &'static str,
+    audience: Option<&'a str>,
+    resource: Option<&'a str>,
 }
 
 /// Types of tokens (section 3).
@@ -59,24 +69,48 @@ impl TokenExchange {
         subject: &SubjectToken,
         scope: Option<&str>,
     ) -> Result<AccessToken, Refusal> {
-        let form = self.form(subject, scope).await?;
-        let client = self.client();
+        let target = ExchangeTarget {
+            token_type: ACCESS_TOKEN,
+            audience: self.config.audience.as_deref(),
+            resource: self.resource.as_deref(),
+        };
         let sent_at = Instant::now();
-        let left = subject.expires.saturating_since(UnixSeconds::from(wall_clock()));
-        let answered = client.request_json(&self.egress, &self.config.token_url, form).await;
-        let response = answered.map_err(|refusal| of_exchange(refusal, subject))?;
-        let kind = response.get("issued_token_type").and_then(|kind| kind.as_str());
+        let response = self.exchange(subject, scope, target).await?;
+        let kind = response.get("issued_token_type").and_then(Value::as_str);
         if !matches!(kind, Some(ACCESS_TOKEN | JWT)) {
             return Err(Refusal::other("issued_token_type is no access token"));
         }
-        let issued = Issued::read(&response).map_err(Refusal::other)?;
-        let token = AccessToken::new(
-            issued.access_token.expose(),
-            issued.lifetime,
-            sent_at,
-            fastrand::f64(),
-        )?;
-        Ok(token.until(sent_at + left))
+        issued_token(&response, subject, sent_at)
+    }
+
+    /// Exchanges the token of a caller for an identity assertion for the authorization server
+    /// `issuer`. `resource` is that of the upstream, unless another one is configured.
+    pub(super) async fn assertion(
+        &self,
+        subject: &SubjectToken,
+        scope: Option<&str>,
+        issuer: &str,
+        resource: &str,
+    ) -> Result<Secret, Refusal> {
+        let resource = self.config.resource.as_deref().unwrap_or(resource);
+        let target = ExchangeTarget {
+            token_type: id_jag::TOKEN_TYPE,
+            audience: Some(issuer),
+            resource: Some(resource),
+        };
+        let response = self.exchange(subject, scope, target).await?;
+        id_jag::read(&response, issuer).map_err(Refusal::other)
+    }
+
+    async fn exchange(
+        &self,
+        subject: &SubjectToken,
+        scope: Option<&str>,
+        target: ExchangeTarget<'_>,
+    ) -> Result<Value, Refusal> {
+        let form = self.form(subject, scope, target).await?;
+        let answered = self.client().request_json(&self.egress, &self.config.token_url, form).await;
+        answered.map_err(|refusal| of_exchange(refusal, subject))
     }
 
     fn client(&self) -> OAuthClient {
@@ -92,11 +126,7 @@ impl TokenExchange {
     pub(super) async fn revoke(&self, access_token: &str) -> Result<bool, Refusal> {
         let found = self.revocation_endpoint.get_or_try_init(|| self.find_revocation_endpoint());
         let Some(endpoint) = found.await? else { return Ok(false) };
-        let form = vec![
-            ("token", access_token.to_owned()),
-            ("token_type_hint", "access_token".to_owned()),
-        ];
-        self.client().tell(&self.egress, endpoint, form).await?;
+        self.client().tell(&self.egress, endpoint, revocation(access_token)).await?;
         Ok(true)
     }
 
@@ -128,18 +158,18 @@ impl TokenExchange {
         &self,
         subject: &SubjectToken,
         scope: Option<&str>,
-    ) -> Result<Vec<(&'static str, String)>, Refusal> {
-        let config::Exchange { audience, actor, .. } = &self.config;
+        target: ExchangeTarget<'_>,
+    ) -> Result<Form, Refusal> {
+        let ExchangeTarget { token_type, audience, resource } = target;
         let mut form = vec![
             ("grant_type", "urn:ietf:params:oauth:grant-type:token-exchange".to_owned()),
             ("subject_token", subject.expose().to_owned()),
-            ("subject_token_type", ACCESS_TOKEN.to_owned()),
-            ("requested_token_type", ACCESS_TOKEN.to_owned()),
+            ("subject_token_type", self.config.subject_token_type.to_owned()),
+            ("requested_token_type", token_type.to_owned()),
         ];
-        form.extend(audience.clone().map(|audience| ("audience", audience)));
-        form.extend(self.resource.clone().map(|resource| ("resource", resource)));
-        form.extend(scope.map(|scope| ("scope", scope.to_owned())));
-        if let Some(actor) = actor {
+        let given = [("audience", audience), ("resource", resource), ("scope", scope)];
+        form.extend(given.into_iter().filter_map(|(name, value)| Some((name, value?.to_owned()))));
+        if let Some(actor) = &self.config.actor {
             form.push(("actor_token", read_token(actor).await?.expose().to_owned()));
             form.push(("actor_token_type", JWT.to_owned()));
         }
@@ -147,11 +177,36 @@ impl TokenExchange {
     }
 }
 
+/// Reads the access token that was issued at the request of `sent_at`. It is used no longer than
+/// the token of the caller lives.
+pub(super) fn issued_token(
+    response: &Value,
+    subject: &SubjectToken,
+    sent_at: Instant,
+) -> Result<AccessToken, Refusal> {
+    let issued = Issued::read(response).map_err(Refusal::other)?;
+    let left = subject.expires.saturating_since(UnixSeconds::from(wall_clock()));
+    let text = issued.access_token.expose();
+    let token = AccessToken::new(text, issued.lifetime, sent_at, fastrand::f64())?;
+    Ok(token.until(Instant::now() + left))
+}
+
+/// Returns the form that revokes an access token (RFC 7009, section 2.1).
+pub(super) fn revocation(access_token: &str) -> Form {
+    vec![("token", access_token.to_owned()), ("token_type_hint", "access_token".to_owned())]
+}
+
 /// Returns the refusal of an exchange (section 2.2.2), without the token that it may repeat.
-fn of_exchange(refusal: Refusal, subject: &SubjectToken) -> Refusal {
+pub(super) fn of_exchange(refusal: Refusal, subject: &SubjectToken) -> Refusal {
     let is_of_caller = matches!(
         refusal.error.as_deref(),
-        Some("invalid_grant" | "invalid_request" | "invalid_target" | "access_denied")
+        Some(
+            "invalid_grant"
+                | "invalid_request"
+                | "invalid_target"
+                | "access_denied"
+                | "insufficient_user_authentication"
+        )
     );
     Refusal {
         fault: if is_of_caller { TokenFault::ExchangeRefused } else { refusal.fault },

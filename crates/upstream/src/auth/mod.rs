@@ -4,6 +4,7 @@ pub mod authorization;
 pub(crate) mod caller_tokens;
 pub mod client_credentials;
 mod exchange;
+pub mod id_jag;
 pub mod login;
 pub mod sign_in;
 mod token;
