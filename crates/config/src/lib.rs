@@ -437,7 +437,7 @@ transport = "library"
 path = "."
 [upstreams.http]
 transport = "http"
-credential = { oauth = {}, workload = {}, exchange = { actor = {} }, sign_in = {}, vault = {} }
+credential = { oauth = {}, workload = {}, exchange = { actor = {} }, id_jag = {}, sign_in = {}, vault = {} }
 [upstreams.sse]
 transport = "sse"
 credential = { login = {} }

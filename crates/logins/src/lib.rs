@@ -22,7 +22,7 @@ use domain::fault::TokenFault;
 use domain::time::unix_time::UnixSeconds;
 use net::egress::Egress;
 use net::origin::is_same_uri;
-use oauth::client::{ClientAuthentication, Form, OAuthClient, Refusal};
+use oauth::client::{ClientAuthentication, OAuthClient, Refusal, revocation};
 use oauth::token::Issued;
 
 /// One sign-in for an upstream. The type has no `Debug`, because it holds tokens.
@@ -180,9 +180,7 @@ impl StoredLogin {
     pub async fn revoke(&self, egress: &Egress) -> Result<bool, Refusal> {
         let Some(endpoint) = &self.revocation_endpoint else { return Ok(false) };
         let tell = async |token: &str, hint: &str| {
-            let form: Form =
-                vec![("token", token.to_owned()), ("token_type_hint", hint.to_owned())];
-            self.client().tell(egress, endpoint, form).await
+            self.client().tell(egress, endpoint, revocation(token, hint)).await
         };
         let access = &self.access_token;
         match &self.refresh_token {

@@ -223,6 +223,11 @@ fn fault(error: &FetchError) -> TokenFault {
     }
 }
 
+/// Returns the form that revokes a token (RFC 7009, section 2.1), whose type is `hint`.
+pub fn revocation(token: &str, hint: &str) -> Form {
+    vec![("token", token.to_owned()), ("token_type_hint", hint.to_owned())]
+}
+
 /// Returns which addresses an authorization server may have. The operator's server and that of an
 /// upstream on this machine are trusted. Any other server must be public.
 pub fn address_policy(is_configured: bool, upstream: &Uri) -> AddressPolicy {

@@ -12,51 +12,44 @@ use net::origin::is_same_uri;
 /// Type of the token in an exchange.
 pub const TOKEN_TYPE: &str = "urn:ietf:params:oauth:token-type:id-jag";
 
-/// Member of `authorization_grant_profiles_supported` in the metadata of servers that take
-/// identity assertions.
+/// The member of `authorization_grant_profiles_supported` of servers that take assertions.
 pub const GRANT_PROFILE: &str = "urn:ietf:params:oauth:grant-profile:id-jag";
 
-/// Reads the identity assertion in the response to an exchange. The authorization server to which
-/// it is sent checks its signature.
+/// Reads the identity assertion for the authorization server `issuer`, which checks its signature,
+/// from the response to an exchange.
 ///
 /// # Errors
-/// When the response has none, or one that is not for the authorization server `issuer`: another
-/// server must not get it.
+/// When the response has none, or one for another server.
 pub fn read(response: &Value, issuer: &str) -> Result<Secret, String> {
     let text = |name: &str| response.get(name).and_then(Value::as_str).unwrap_or_default();
-    for (name, expected) in [("issued_token_type", TOKEN_TYPE), ("token_type", "N_A")] {
-        if !text(name).eq_ignore_ascii_case(expected) {
-            return Err(format!("{name} is {:?}, not {expected}", excerpt(text(name))));
+    let assertion = text("access_token");
+    let (header, claims) = parts(assertion).unwrap_or_default();
+    let typ = header.get("typ").and_then(Value::as_str).unwrap_or_default();
+    for (name, given, expected) in [
+        ("issued_token_type", text("issued_token_type"), TOKEN_TYPE),
+        ("token_type", text("token_type"), "N_A"),
+        ("typ of the assertion", typ, "oauth-id-jag+jwt"),
+    ] {
+        if !given.eq_ignore_ascii_case(expected) {
+            return Err(format!("{name} is {:?}, not {expected}", excerpt(given)));
         }
     }
-    let assertion = text("access_token");
-    let [header, claims] = [0, 1].map(|index| part(assertion, index));
-    let header = header.ok_or("the assertion is no JWT")?;
-    let kind = header.get("typ").and_then(Value::as_str).unwrap_or_default();
-    if !kind.eq_ignore_ascii_case("oauth-id-jag+jwt") {
-        return Err(format!("typ of the assertion is {:?}, not oauth-id-jag+jwt", excerpt(kind)));
-    }
-    let claims = claims.ok_or("the assertion is no JWT")?;
     let audience = match claims.get("aud") {
         Some(Value::Array(all)) if all.len() == 1 => all[0].as_str(),
         audience => audience.and_then(Value::as_str),
     };
     match audience {
         Some(audience) if is_same_uri(audience, issuer) => Ok(Secret::new(assertion)),
-        audience => {
-            let audience = excerpt(audience.unwrap_or_default());
-            Err(format!(
-                "the assertion is for another server: its aud is {audience:?}, not {issuer}"
-            ))
-        }
+        _ => Err(format!("the assertion is for another server: its aud is not {issuer}")),
     }
 }
 
-/// Returns a part of a JWT (RFC 7519, section 3): 0 for the header, 1 for the claims.
-fn part(jwt: &str, index: usize) -> Option<Value> {
-    let parts: Vec<_> = jwt.split('.').collect();
-    let [_, _, _] = parts[..] else { return None };
-    serde_json::from_slice(&BASE64_URL_SAFE_NO_PAD.decode(parts[index]).ok()?).ok()
+/// Returns the header and the claims of a JWT (RFC 7519, section 3).
+fn parts(jwt: &str) -> Option<(Value, Value)> {
+    let mut parts = jwt
+        .split('.')
+        .map(|part| serde_json::from_slice(&BASE64_URL_SAFE_NO_PAD.decode(part).ok()?).ok());
+    Some((parts.next()??, parts.next()??))
 }
 
 #[cfg(test)]
@@ -108,9 +101,9 @@ mod tests {
             ("issued_token_type", json!("urn:ietf:params:oauth:token-type:jwt"), "issued_token"),
             ("issued_token_type", json!(null), "issued_token_type is"),
             ("token_type", json!("Bearer"), "token_type is \"Bearer\", not N_A"),
-            ("access_token", json!("opaque-c2ln"), "no JWT"),
-            ("access_token", json!("e30.e30"), "no JWT"),
-            ("access_token", json!(null), "no JWT"),
+            ("access_token", json!("opaque-c2ln"), "typ of the assertion is"),
+            ("access_token", json!("e30.e30.c2ln"), "typ of the assertion is"),
+            ("access_token", json!(null), "typ of the assertion is"),
         ] {
             let mut response = good.clone();
             response[name] = value;

@@ -118,7 +118,7 @@ table! {
         pub scope: Option<String> = section.given_text(key);
         /// Type of the tokens that callers bring: `access_token` or `id_token`.
         pub subject_token_type: &'static str =
-            section.choice(key, SUBJECT_TOKEN_TYPES[0].1, &SUBJECT_TOKEN_TYPES);
+            section.choice(key, "access_token", &["access_token", "id_token"].map(|it| (it, it)));
         /// A token of the gateway itself, sent as `actor_token`.
         pub actor: Option<PathBuf> = actor(section, key);
         /// Token requests at a time, for all callers. Calls beyond wait.
@@ -130,16 +130,9 @@ table! {
     }
 }
 
-/// Types of subject tokens (RFC 8693, section 3). The first is the default.
-const SUBJECT_TOKEN_TYPES: [(&str, &str); 2] = [
-    ("access_token", "urn:ietf:params:oauth:token-type:access_token"),
-    ("id_token", "urn:ietf:params:oauth:token-type:id_token"),
-];
-
 table! {
     /// `credential = { id_jag = … }`: the token of the caller is exchanged for an identity
-    /// assertion, for which the upstream's authorization server issues an access token
-    /// (draft-ietf-oauth-identity-assertion-authz-grant).
+    /// assertion, and that at the upstream's authorization server for an access token.
     #[derive(Clone, Debug, Eq, PartialEq)]
     pub struct IdJag(section, key) -> Option {
         /// The identity provider of the callers: the keys of `exchange`, without `audience`.
@@ -150,8 +143,7 @@ table! {
 }
 
 table! {
-    /// `server` of `id_jag`: the authorization server of the upstream, which takes identity
-    /// assertions.
+    /// `server` of `id_jag`: the upstream's authorization server.
     #[derive(Clone, Debug, Eq, PartialEq)]
     pub struct AssertionServer(section, key) -> Option {
         /// Id of the gateway at this server.
@@ -167,9 +159,7 @@ table! {
 }
 
 fn assertion_provider(mut section: Section<'_>) -> Option<Exchange> {
-    let hint = "is not set here: an assertion is for the upstream's authorization server; set \
-                server.issuer";
-    section.reject("audience", hint);
+    section.reject("audience", "is the issuer of the upstream's server: set server.issuer");
     Exchange::read_table(section)
 }
 
@@ -473,6 +463,9 @@ mod tests {
 
     const EXCHANGE: &str =
         "exchange = { token_url = \"https://id.example.com/token\", client_id = \"gate\" }";
+    const ID_JAG: &str = "id_jag = { \
+        provider = { token_url = \"https://id.example.com/token\", client_id = \"gate\" }, \
+        server = { client_id = \"at-a\", client_secret = { value = \"s\" } } }";
     const VAULT: &str = "vault = { url = \"https://vault.example.com/v1/kv/data/mcp/{caller}\" }";
 
     #[test]
@@ -481,7 +474,7 @@ mod tests {
             let mistake = parse("caller", credential).unwrap_err();
             assert!(mistake.contains("upstreams.a.act_as: \"caller\" needs"), "{mistake}");
         }
-        for credential in [EXCHANGE, VAULT] {
+        for credential in [EXCHANGE, ID_JAG, VAULT] {
             let mistake = parse("service", credential).unwrap_err();
             assert!(mistake.contains("set act_as = \"caller\""), "{mistake}");
         }
@@ -541,6 +534,59 @@ mod tests {
         ] {
             let mistake = parse("caller", &EXCHANGE.replace(from, to)).unwrap_err();
             assert!(mistake.contains(what), "{mistake}");
+        }
+    }
+
+    #[test]
+    fn an_identity_assertion_has_a_client_at_each_of_two_servers() {
+        let credentials = parse("caller", ID_JAG).unwrap();
+        assert_eq!(credentials.secrets().count(), 1);
+        let Some(CallerCredential::IdJag(id_jag)) = credentials.caller else { panic!("no id_jag") };
+        let IdJag { provider, server } = *id_jag;
+        assert_eq!((provider.client_id.as_str(), server.client_id.as_str()), ("gate", "at-a"));
+        assert!(provider.subject_token_type == "access_token" && server.issuer.is_none());
+        for (from, to, what) in [
+            (
+                "client_id = \"gate\" }",
+                "client_id = \"gate\", audience = \"a\" }",
+                "set server.issuer",
+            ),
+            (
+                "\"gate\" }",
+                "\"gate\", subject_token_type = \"saml2\" }",
+                "must be one of \"access_token\", \"id_token\"",
+            ),
+            (
+                ", client_secret = { value = \"s\" }",
+                "",
+                "server: must have exactly one of client_secret",
+            ),
+            ("client_id = \"at-a\", ", "", "server.client_id: is required"),
+            ("\"at-a\",", "\"at-a\", issuer = \"http://a.example\",", "server.issuer: must be"),
+            (
+                "token_url = \"https://id.example.com/token\", ",
+                "",
+                "provider.token_url: is required",
+            ),
+            ("id_jag = {", "exchange = {}, id_jag = {", "one of exchange, id_jag"),
+        ] {
+            let text = ID_JAG.replace(from, to);
+            assert_ne!(text, ID_JAG);
+            let mistake = parse("caller", &text).unwrap_err();
+            assert!(mistake.contains(what), "{mistake}");
+        }
+    }
+
+    #[test]
+    fn tokens_are_exchanged_only_where_callers_bring_some() {
+        for credential in [EXCHANGE, ID_JAG] {
+            let toml = format!(
+                "[upstreams.a]\ntransport = \"http\"\nurl = \"https://example.com/mcp\"\n\
+                 act_as = \"caller\"\ncredential = {{ {credential} }}\n"
+            );
+            let mistakes = schema_check::parse("g", &toml, Path::new(""), &[]).unwrap_err();
+            let mistakes = mistakes.to_string();
+            assert!(mistakes.contains("upstreams.a.credential: needs auth.jwt"), "{mistakes}");
         }
     }
 

@@ -360,7 +360,8 @@ approval: Mode of approvals for this upstream: `off`, `warn` or `enforce`.
 revision = "auto", such as "2025-11-25": MCP revision of the upstream. `"auto"` detects it.
 credential: Credential of the gateway at the upstream, or of its callers. See docs/credentials.md.
 act_as: `service`: all calls have the credential of the gateway. `caller`: each call has one of its
-    own caller, from `exchange`, `sign_in` or `vault`; another credential is used for the list only.
+    own caller, from `exchange`, `id_jag`, `sign_in` or `vault`; another credential is used for the
+    list only.
 list_as: `service`: one list for all callers. `caller`: each caller has a private list, walked with
     its own credential. See docs/credentials.md#private-lists.
 per_caller: `stdio`: each caller has a child process of its own, beside the one that lists the

@@ -31,8 +31,8 @@ use oauth::token::Issued;
 /// The authorization server of an upstream.
 pub struct Provider {
     upstream: Uri,
-    resource: UpstreamResource,
-    metadata: IssuerMetadata,
+    pub resource: UpstreamResource,
+    pub metadata: IssuerMetadata,
     token_endpoint: Uri,
     egress: Egress,
 }
@@ -81,11 +81,6 @@ impl Provider {
     pub fn asked_for(mut self, resource: Option<&str>) -> Self {
         resource.into_iter().for_each(|resource| resource.clone_into(&mut self.resource.id));
         self
-    }
-
-    /// Returns the metadata of the authorization server, and the resource indicator of the upstream.
-    pub fn into_parts(self) -> (IssuerMetadata, String) {
-        (self.metadata, self.resource.id)
     }
 
     pub fn issuer(&self) -> &str {

@@ -98,21 +98,19 @@ impl CallerTokenProvider {
         sign_in: Option<&CallerSignIn>,
     ) -> Result<AccessToken, Refusal> {
         let none = |why| Refusal::new(TokenFault::NoSubjectToken, why);
-        let brought = || {
-            subject.ok_or_else(|| {
-                none("only callers that are authenticated by a JSON Web Token bring one")
-            })
-        };
+        let brought = subject.ok_or_else(|| {
+            none("only callers that are authenticated by a JSON Web Token bring one")
+        });
         match &self.source {
             CallerTokenSource::Exchange(exchange) => {
-                let subject = brought()?;
+                let subject = brought?;
                 let _turn = self.turn(caller).await;
                 exchange.request(subject, scope.or(exchange.scope())).await
             }
             CallerTokenSource::IdJag(assertions) => {
-                let subject = brought()?;
+                let subject = brought?;
                 let _turn = self.turn(caller).await;
-                assertions.request(subject, scope.or(assertions.scope())).await
+                assertions.request(subject, scope.or(assertions.provider.scope())).await
             }
             CallerTokenSource::SignIn(_) | CallerTokenSource::Vault(_) if caller.is_anonymous() => {
                 Err(none("the caller is anonymous: sign-ins and secrets belong to ids"))
@@ -145,7 +143,7 @@ impl CallerTokenProvider {
     fn scope(&self) -> Option<&str> {
         match &self.source {
             CallerTokenSource::Exchange(exchange) => exchange.scope(),
-            CallerTokenSource::IdJag(assertions) => assertions.scope(),
+            CallerTokenSource::IdJag(assertions) => assertions.provider.scope(),
             CallerTokenSource::SignIn(_) | CallerTokenSource::Vault(_) => None,
         }
     }

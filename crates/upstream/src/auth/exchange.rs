@@ -9,15 +9,13 @@ use super::client_credentials::proof;
 use super::token::AccessToken;
 use super::workload::read_token;
 use base::platform::wall_clock;
-use config::Secret;
 use domain::calls::subject_token::SubjectToken;
 use domain::fault::TokenFault;
 use domain::time::unix_time::UnixSeconds;
 use net::egress::{CONNECT, Egress};
 use net::issuer::discover;
 use net::origin::{is_same_uri, origin_of};
-use oauth::client::{ClientAuthentication, Form, OAuthClient, Refusal, address_policy};
-use oauth::id_jag;
+use oauth::client::{ClientAuthentication, OAuthClient, Refusal, address_policy, revocation};
 use oauth::token::Issued;
 
 /// The gateway as the client that exchanges tokens for one upstream.
@@ -31,14 +29,8 @@ pub(super) struct TokenExchange {
     revocation_endpoint: OnceCell<Option<Uri>>,
 }
 
-/// The token that is asked for (section 2.1).
-struct ExchangeTarget<'a> {
-    token_type: &'static str,
-    audience: Option<&'a str>,
-    resource: Option<&'a str>,
-}
-
 /// Types of tokens (section 3).
+const TOKEN_TYPES: &str = "urn:ietf:params:oauth:token-type";
 const ACCESS_TOKEN: &str = "urn:ietf:params:oauth:token-type:access_token";
 const JWT: &str = "urn:ietf:params:oauth:token-type:jwt";
 
@@ -69,13 +61,10 @@ impl TokenExchange {
         subject: &SubjectToken,
         scope: Option<&str>,
     ) -> Result<AccessToken, Refusal> {
-        let target = ExchangeTarget {
-            token_type: ACCESS_TOKEN,
-            audience: self.config.audience.as_deref(),
-            resource: self.resource.as_deref(),
-        };
         let sent_at = Instant::now();
-        let response = self.exchange(subject, scope, target).await?;
+        let audience = self.config.audience.as_deref();
+        let resource = self.resource.as_deref();
+        let response = self.exchange(subject, ACCESS_TOKEN, scope, audience, resource).await?;
         let kind = response.get("issued_token_type").and_then(Value::as_str);
         if !matches!(kind, Some(ACCESS_TOKEN | JWT)) {
             return Err(Refusal::other("issued_token_type is no access token"));
@@ -83,32 +72,28 @@ impl TokenExchange {
         issued_token(&response, subject, sent_at)
     }
 
-    /// Exchanges the token of a caller for an identity assertion for the authorization server
-    /// `issuer`. `resource` is that of the upstream, unless another one is configured.
-    pub(super) async fn assertion(
+    /// Asks for a token of the type `requested` (section 2.1). Returns the response.
+    pub(super) async fn exchange(
         &self,
         subject: &SubjectToken,
+        requested: &str,
         scope: Option<&str>,
-        issuer: &str,
-        resource: &str,
-    ) -> Result<Secret, Refusal> {
-        let resource = self.config.resource.as_deref().unwrap_or(resource);
-        let target = ExchangeTarget {
-            token_type: id_jag::TOKEN_TYPE,
-            audience: Some(issuer),
-            resource: Some(resource),
-        };
-        let response = self.exchange(subject, scope, target).await?;
-        id_jag::read(&response, issuer).map_err(Refusal::other)
-    }
-
-    async fn exchange(
-        &self,
-        subject: &SubjectToken,
-        scope: Option<&str>,
-        target: ExchangeTarget<'_>,
+        audience: Option<&str>,
+        resource: Option<&str>,
     ) -> Result<Value, Refusal> {
-        let form = self.form(subject, scope, target).await?;
+        let brought = self.config.subject_token_type;
+        let mut form = vec![
+            ("grant_type", "urn:ietf:params:oauth:grant-type:token-exchange".to_owned()),
+            ("subject_token", subject.expose().to_owned()),
+            ("subject_token_type", format!("{TOKEN_TYPES}:{brought}")),
+            ("requested_token_type", requested.to_owned()),
+        ];
+        let given = [("audience", audience), ("resource", resource), ("scope", scope)];
+        form.extend(given.into_iter().filter_map(|(name, value)| Some((name, value?.to_owned()))));
+        if let Some(actor) = &self.config.actor {
+            form.push(("actor_token", read_token(actor).await?.expose().to_owned()));
+            form.push(("actor_token_type", JWT.to_owned()));
+        }
         let answered = self.client().request_json(&self.egress, &self.config.token_url, form).await;
         answered.map_err(|refusal| of_exchange(refusal, subject))
     }
@@ -126,7 +111,8 @@ impl TokenExchange {
     pub(super) async fn revoke(&self, access_token: &str) -> Result<bool, Refusal> {
         let found = self.revocation_endpoint.get_or_try_init(|| self.find_revocation_endpoint());
         let Some(endpoint) = found.await? else { return Ok(false) };
-        self.client().tell(&self.egress, endpoint, revocation(access_token)).await?;
+        let form = revocation(access_token, "access_token");
+        self.client().tell(&self.egress, endpoint, form).await?;
         Ok(true)
     }
 
@@ -152,29 +138,6 @@ impl TokenExchange {
             Some(why) => Err(Refusal::other(format!("no metadata of {token_url}: {why}"))),
         }
     }
-
-    /// Returns the parameters of the request (section 2.1).
-    async fn form(
-        &self,
-        subject: &SubjectToken,
-        scope: Option<&str>,
-        target: ExchangeTarget<'_>,
-    ) -> Result<Form, Refusal> {
-        let ExchangeTarget { token_type, audience, resource } = target;
-        let mut form = vec![
-            ("grant_type", "urn:ietf:params:oauth:grant-type:token-exchange".to_owned()),
-            ("subject_token", subject.expose().to_owned()),
-            ("subject_token_type", self.config.subject_token_type.to_owned()),
-            ("requested_token_type", token_type.to_owned()),
-        ];
-        let given = [("audience", audience), ("resource", resource), ("scope", scope)];
-        form.extend(given.into_iter().filter_map(|(name, value)| Some((name, value?.to_owned()))));
-        if let Some(actor) = &self.config.actor {
-            form.push(("actor_token", read_token(actor).await?.expose().to_owned()));
-            form.push(("actor_token_type", JWT.to_owned()));
-        }
-        Ok(form)
-    }
 }
 
 /// Reads the access token that was issued at the request of `sent_at`. It is used no longer than
@@ -189,11 +152,6 @@ pub(super) fn issued_token(
     let text = issued.access_token.expose();
     let token = AccessToken::new(text, issued.lifetime, sent_at, fastrand::f64())?;
     Ok(token.until(Instant::now() + left))
-}
-
-/// Returns the form that revokes an access token (RFC 7009, section 2.1).
-pub(super) fn revocation(access_token: &str) -> Form {
-    vec![("token", access_token.to_owned()), ("token_type_hint", "access_token".to_owned())]
 }
 
 /// Returns the refusal of an exchange (section 2.2.2), without the token that it may repeat.
