@@ -8,8 +8,9 @@ import { PromptListChangedNotificationSchema } from '@modelcontextprotocol/sdk/t
 
 import { TOKEN_EXCHANGE } from './lib/exchange.mjs';
 import { ADMIN_TOKEN } from './lib/gateway.mjs';
+import { ASSERTING_CLIENT, ID_JAG, JWT_BEARER } from './lib/id_jag.mjs';
 import { callersToken } from './lib/person.mjs';
-import { GATEWAY, GATEWAYS_CLIENT, SCOPE, WORKLOADS_CLIENT } from './lib/provider.mjs';
+import { AuthorizationServer, GATEWAY, GATEWAYS_CLIENT, SCOPE, WORKLOADS_CLIENT } from './lib/provider.mjs';
 import { KINDS, stage } from './lib/stage.mjs';
 import { FastMcp, Personal } from './lib/upstreams.mjs';
 import { Platform } from './lib/workload.mjs';
@@ -211,6 +212,44 @@ test('while the provider cannot exchange, only callers whose tokens it has excha
     assert.equal(await minutes(ada), 'Write the minutes for ada.');
     await close(clients);
   }));
+
+test('an upstream lets in the callers whom their own provider asserts at its authorization server', async () => {
+  const own = await AuthorizationServer.start();
+  const { client_id: id, client_secret: secret } = ASSERTING_CLIENT;
+  const configure = () => ({
+    ...asCallers({ provider: own }),
+    credential: `{ oauth = { ${AS_GATEWAY}, scope = "${SCOPE}" }, id_jag = { \
+provider = { token_url = "${own.issuer}/token", ${AS_GATEWAY}, scope = "${SCOPE}" }, \
+server = { client_id = "${id}", client_secret = { value = "${secret}" } } } }`,
+  });
+  try {
+    await stage({ configure, trusted: own.issuer }, async ({ gateway, provider, upstream }) => {
+      const { code, stdout, stderr } = await gateway.run('check', '--dial');
+      assert.equal(code, 0, stdout + stderr);
+      const { tokens, clients } = await signedIn({ gateway, provider: own }, 'ada', 'bob', 'eve');
+      const [ada, bob, eve] = clients;
+      const got = await Promise.all([ada, bob, ada, bob].map(minutes));
+      assert.deepEqual(new Set(got), new Set(['ada', 'bob'].map((person) => `Write the minutes for ${person}.`)));
+      provider.forget('eve');
+      assert.equal(await reason(eve), 'exchange_refused');
+
+      const asserted = own.granted('token', { grant_type: TOKEN_EXCHANGE, requested_token_type: ID_JAG });
+      assert.equal(asserted.length, 3);
+      for (const { params } of asserted) assert.equal(params.audience, provider.issuer);
+      const taken = provider.granted('token', { grant_type: JWT_BEARER });
+      assert.deepEqual(taken.map(({ params }) => subject(params.assertion)).sort(), ['ada', 'bob']);
+      const parts = tokens.flatMap((token) => token.split('.').slice(1));
+      const seen = upstream.heard + JSON.stringify(provider.requests);
+      assert.ok(taken.every(({ answer }) => upstream.heard.includes(answer.access_token)));
+      assert.deepEqual(parts.filter((part) => seen.includes(part)), []);
+      await close(clients);
+      await gateway.rest();
+      assert.deepEqual(await gateway.where([...parts, ...asserted.map(({ answer }) => answer.access_token)]), []);
+    });
+  } finally {
+    await own.stop();
+  }
+});
 
 /** Runs a check with an upstream that lets in the workload, whose tokens need a few renewals. */
 async function workload(options, check) {

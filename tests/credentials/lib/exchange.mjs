@@ -2,6 +2,9 @@
 import { createRemoteJWKSet, jwtVerify } from 'jose';
 import { errors } from 'oidc-provider';
 
+import { ID_JAG, assertion } from './id_jag.mjs';
+import { issue } from './issue.mjs';
+
 export const TOKEN_EXCHANGE = 'urn:ietf:params:oauth:grant-type:token-exchange';
 
 export const PARAMETERS = [
@@ -17,22 +20,27 @@ const ACCESS_TOKEN = 'urn:ietf:params:oauth:token-type:access_token';
 
 /**
  * The handler of the grant, for tokens of callers that are for `gateway`. `account` and `resource` return what is known
- * of a person, and of what a token is asked for. The provider has authenticated the client, and has checked that it may
- * use this grant.
+ * of a person, and of what a token is asked for; `key` signs assertions. The provider has authenticated the client, and
+ * has checked that it may use this grant.
  */
-export function exchange(gateway, { account, resource }) {
+export function exchange(gateway, { account, resource, key }) {
   return async (ctx) => {
-    const { client, params, provider } = ctx.oidc;
+    const { params, provider } = ctx.oidc;
     for (const name of ['subject_token', 'subject_token_type']) {
       if (!params[name]) throw new errors.InvalidRequest(`missing required parameter: ${name}`);
     }
-    for (const type of [params.subject_token_type, params.requested_token_type ?? ACCESS_TOKEN]) {
+    const requested = params.requested_token_type ?? ACCESS_TOKEN;
+    for (const type of [params.subject_token_type, requested === ID_JAG ? ACCESS_TOKEN : requested]) {
       if (type !== ACCESS_TOKEN) throw new errors.InvalidRequest(`no such type of tokens here: ${type}`);
     }
     const { sub, scope = '', exp } = await verified(provider, params.subject_token, gateway);
     // Section 2.2.2: a subject that is not acceptable is an invalid request, too.
     const { accountId } = account(sub) ?? {};
     if (!accountId) throw new errors.InvalidRequest('the subject is unknown');
+    if (requested === ID_JAG) {
+      ctx.body = await assertion(ctx, accountId, key);
+      return;
+    }
 
     const target = params.resource ?? params.audience;
     if (!target) throw new errors.InvalidTarget('neither a resource nor an audience');
@@ -44,26 +52,9 @@ export function exchange(gateway, { account, resource }) {
     const scopes = [...asked].join(' ');
     const left = exp - Math.floor(Date.now() / 1000);
 
-    const grant = new provider.Grant({ accountId, clientId: client.clientId });
-    grant.addResourceScope(target, scopes);
-    const token = new provider.AccessToken({
-      accountId,
-      client,
-      grantId: await grant.save(),
-      gty: TOKEN_EXCHANGE,
-      expiresIn: Math.min(left, server.accessTokenTTL),
-      resourceServer: server,
-      scope: scopes,
-    });
-    ctx.oidc.entity('Grant', grant);
-    ctx.oidc.entity('AccessToken', token);
-    ctx.body = {
-      access_token: await token.save(),
-      issued_token_type: ACCESS_TOKEN,
-      token_type: token.tokenType,
-      expires_in: token.expiration,
-      scope: scopes,
-    };
+    const expiresIn = Math.min(left, server.accessTokenTTL);
+    const issued = await issue(ctx, { accountId, server, scopes, expiresIn, grantType: TOKEN_EXCHANGE });
+    ctx.body = { ...issued, issued_token_type: ACCESS_TOKEN };
   };
 }
 

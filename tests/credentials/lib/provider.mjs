@@ -2,9 +2,11 @@
 import { EventEmitter } from 'node:events';
 import { createServer } from 'node:http';
 
+import { exportJWK, generateKeyPair } from 'jose';
 import OidcProvider, { errors } from 'oidc-provider';
 
 import { PARAMETERS, TOKEN_EXCHANGE, exchange } from './exchange.mjs';
+import { ASSERTING_CLIENT, GRANT_PROFILE, JWT_BEARER, take } from './id_jag.mjs';
 
 // Its notices say that this is no production.
 for (const level of ['info', 'warn']) {
@@ -44,13 +46,13 @@ const SECRET_FIELDS = [
   'registration_access_token',
   'device_code',
 ];
-const SECRET_PARAMETERS = ['code', 'code_verifier', 'device_code', 'subject_token', 'client_assertion'];
+const SECRET_PARAMETERS = ['code', 'code_verifier', 'device_code', 'subject_token', 'assertion', 'client_assertion'];
 
 export class AuthorizationServer {
   /** What was asked, in order: `{ route, params, status, answer, detail }`. */
   requests = [];
   /** Everything secret that was issued or sent. */
-  secrets = new Set([OPERATORS_CLIENT.client_secret, GATEWAYS_CLIENT.client_secret]);
+  secrets = new Set([OPERATORS_CLIENT, GATEWAYS_CLIENT, ASSERTING_CLIENT].map((client) => client.client_secret));
 
   /** Whether every request is answered with 503. */
   isAway = false;
@@ -64,16 +66,22 @@ export class AuthorizationServer {
   /**
    * `lifetime` is that of access tokens for upstreams, in seconds; `path` is that of the issuer, as of one tenant of
    * many; with `authMethods`, clients authenticate by no other methods; `workloadKey` is the public key (JWK) of the
-   * workload.
+   * workload; identity assertions of the issuer `trusted` are taken.
    */
-  static async start({ lifetime = 3600, path = '', authMethods, workloadKey } = {}) {
+  static async start({ lifetime = 3600, path = '', authMethods, workloadKey, trusted } = {}) {
     const one = new this();
     one.http = createServer();
     await new Promise((resolve) => one.http.listen(0, '127.0.0.1', resolve));
     one.issuer = `http://127.0.0.1:${one.http.address().port}${path}`;
-    one.provider = new OidcProvider(one.issuer, one.#configuration(lifetime, authMethods, workloadKey));
-    const known = { account: (id) => one.#account(id), resource: (resource) => one.#resource(resource, lifetime) };
+    const { privateKey: key } = await generateKeyPair('RS256', { extractable: true });
+    one.provider = new OidcProvider(one.issuer, {
+      ...one.#configuration(lifetime, authMethods, workloadKey, trusted),
+      jwks: { keys: [await exportJWK(key)] },
+    });
+    const account = (id) => one.#account(id);
+    const known = { account, resource: (resource) => one.#resource(resource, lifetime), key };
     one.provider.registerGrantType(TOKEN_EXCHANGE, exchange(GATEWAY, known), PARAMETERS);
+    if (trusted) one.provider.registerGrantType(JWT_BEARER, take(trusted, known), ['assertion']);
     one.#watch();
     const answer = below(path, one.provider.callback());
     one.http.on('request', (request, response) =>
@@ -193,7 +201,7 @@ export class AuthorizationServer {
     for (const name of names) if (values[name]) this.secrets.add(values[name]);
   }
 
-  #configuration(lifetime, authMethods, workloadKey) {
+  #configuration(lifetime, authMethods, workloadKey, trusted) {
     const client = (fields) => ({ redirect_uris: [], response_types: [], grant_types: [], ...fields });
     const byHand = {
       application_type: 'native', // of which the port of a loopback redirect may vary (RFC 8252, section 7.3)
@@ -219,8 +227,10 @@ export class AuthorizationServer {
     ];
     if (!authMethods) clients.push(client({ ...CALLERS_CLIENT, ...ofCallers }));
     if (workloadKey) clients.push(client({ ...WORKLOADS_CLIENT, ...ofWorkload }));
+    if (trusted) clients.push(client({ ...ASSERTING_CLIENT, grant_types: [JWT_BEARER] }));
     return {
       clients,
+      ...(trusted && { discovery: { authorization_grant_profiles_supported: [GRANT_PROFILE] } }),
       ...(authMethods && { clientAuthMethods: authMethods }),
       clockTolerance: 0,
       cookies: { keys: ['a key for cookies'] },

@@ -205,12 +205,13 @@ async fn each_caller_has_a_token_for_its_assertion_and_the_provider_alone_sees_w
     };
     assert_ne!(proof(&parties.provider), proof(&parties.server));
     // Neither the upstream nor its authorization server has seen a part of what callers brought.
-    let seen = [&parties.server, &parties.upstream].map(|server| {
+    let [sent, seen @ ..] = [&parties.provider, &parties.server, &parties.upstream].map(|server| {
         let received = server.received();
         let text = |asked: &Received| format!("{asked:?} {}", asked.body_text());
         received.iter().map(text).collect::<String>()
     });
     for part in callers.iter().flat_map(|(_, token)| token.split('.')) {
+        assert!(sent.contains(part), "the search finds what is there");
         assert!(seen.iter().all(|seen| !seen.contains(part)), "{part}");
         assert!(!log.text().contains(part));
     }

@@ -75,8 +75,7 @@ impl IdentityAssertions {
         scope: Option<&str>,
     ) -> Result<AccessToken, Refusal> {
         let server = self.server().await?;
-        let audience = Some(&*server.issuer);
-        let resource = Some(&*server.resource);
+        let [audience, resource] = [&server.issuer, &server.resource].map(|text| Some(&**text));
         let answer = self.provider.exchange(subject, TOKEN_TYPE, scope, audience, resource).await?;
         let assertion = id_jag::read(&answer, &server.issuer)
             .map_err(|why| Refusal::other(format!("{}: {why}", self.config.provider.token_url)))?;
