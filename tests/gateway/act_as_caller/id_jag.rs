@@ -260,9 +260,8 @@ async fn an_assertion_of_another_type_or_for_another_server_is_not_sent_on() {
         ("two", None, Some("https://other.example")),
         ("three", None, Some("http://127.0.0.1")),
     ] {
-        let mut script = parties.script();
-        (script.typ, script.audience) = (typ, audience);
-        drop(script);
+        parties.script().typ = typ;
+        parties.script().audience = audience;
         let client = parties.client(&gateway, who);
         assert_eq!(reason(&client).await, "upstream_auth_failed", "{typ:?} {audience:?}");
     }
