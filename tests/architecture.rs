@@ -395,7 +395,7 @@ const SHORT_TASKS: [(&str, usize); 30] = [
     // A write of the audit log.
     ("audit/ledger.rs", 1),
     // Lists of one caller.
-    ("catalog/caller_lists/mod.rs", 2),
+    ("catalog/caller_lists/mod.rs", 3),
     ("catalog/caller_lists/watching.rs", 1),
     ("cluster/relay/mod.rs", 1),
     // A connection to the store.

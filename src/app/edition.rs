@@ -115,6 +115,12 @@ impl Edition {
             let probing = Prober::new(approvals.clone(), upstream.clone()).run(current.clone());
             supervisor.supervise_until(&current, "probing", probing);
         }
+        if let Some(logins) = &upstream_deps.logins
+            && config.upstreams.iter().any(|upstream| upstream.caller_sign_in().is_some())
+        {
+            let following = router.clone().follow_sign_ins(logins.clone(), current.clone());
+            supervisor.supervise_until(&current, "caller_sign_ins", following);
+        }
         if let Some(logins) = &config.logins {
             let store = LoginBackend::new(logins, upstream_deps.logins.clone());
             let upstreams = config.upstreams.iter().filter_map(config::UpstreamSettings::login);

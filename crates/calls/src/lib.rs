@@ -27,11 +27,13 @@ pub mod rollouts;
 pub mod skills;
 mod withheld_text;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
+use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use admitted::{Admitted, CallContext};
 use arguments::{effective_arguments, renamed_arguments, without_presets};
@@ -52,6 +54,7 @@ use catalog::search::search;
 use catalog::snapshot::{Catalog, Incomplete};
 use catalog::status::statuses;
 use catalog::view_cache::{ListKind, ListKinds};
+use cluster::SharedLogins;
 use completion::{Completing, complete_guarded};
 use config::{ApprovalRules, Exposure, Limits, ToolForm};
 use domain::approval::ApprovalKind;
@@ -66,6 +69,7 @@ use domain::time::unix_time::UnixSeconds;
 use domain::tool::name::is_derived;
 use guards::{Guards, Passing};
 use labels::LabelledPrompts;
+use logins::caller::CallerName;
 use passthrough::PassthroughUpstream;
 use policy::{CallRecord, CallTarget, Gate, Resolution};
 use resolution::{Unlisted, held, invalid};
@@ -338,7 +342,8 @@ impl Router {
                 Some(unlisted) => unlisted.resolution(),
             };
             let refused = self.gate.authorize(call, record, resolution).await.err();
-            return Err(refused.unwrap_or_else(|| RequestFault::UnknownPrompt.into()));
+            let refused = refused.unwrap_or_else(|| RequestFault::UnknownPrompt.into());
+            return Err(shown_to(call.client.capabilities, refused));
         };
         if listed.skill().is_some() {
             record.stands_for(listed.counted_name());
@@ -379,6 +384,46 @@ impl Router {
         let completion = UrlElicitationComplete { upstream: upstream.into(), id };
         // Without a client that waits, no stream receives it.
         let _ = self.shared.url_completions.send(completion);
+    }
+
+    /// Takes up the sign-in of a caller that is kept under a name now: it was changed here, or at
+    /// another replica. The clients that were sent to its page are told, and the streams of the
+    /// caller announce its list.
+    pub async fn take_up_sign_in(&self, name: &str) {
+        let id = name.split_once('.').and_then(|(id, _)| UpstreamId::parse(id));
+        let Some((id, upstream)) = id.and_then(|id| self.upstreams.get_key_value(&id)) else {
+            return;
+        };
+        let Some(change) = upstream.take_up_sign_in(name).await else { return };
+        for asked in &change.asked {
+            self.complete_elicitation(id.as_str(), asked.to_string());
+        }
+        if let Some(lists) = &self.lists.caller_lists {
+            let is_its = |caller: &Caller| CallerName::of(caller).key(id.as_str()) == name;
+            lists.take_up_sign_in(id, is_its, &change);
+        }
+    }
+
+    /// Takes up the sign-ins that replicas change, until `stop`.
+    pub async fn follow_sign_ins(
+        self: Arc<Self>,
+        logins: Arc<SharedLogins>,
+        stop: CancellationToken,
+    ) {
+        let mut changes = logins.changes();
+        let following = async {
+            loop {
+                let changed = match changes.recv().await {
+                    Ok(Some(name)) => HashSet::from([name]),
+                    Ok(None) | Err(RecvError::Lagged(_)) => self.accounts().sign_ins(),
+                    Err(RecvError::Closed) => return,
+                };
+                for name in changed {
+                    self.take_up_sign_in(&name).await;
+                }
+            }
+        };
+        stop.run_until_cancelled(following).await;
     }
 
     /// Returns the accounts of callers at upstreams.

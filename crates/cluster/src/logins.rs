@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{RedisError, Value, cmd};
-use tokio::sync::{Mutex as AsyncMutex, Notify, mpsc};
+use tokio::sync::{Mutex as AsyncMutex, Notify, broadcast, mpsc};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
@@ -27,6 +27,8 @@ pub struct SharedLogins {
     connection: StoreConnection,
     /// The upstreams whose sign-ins are watched, and the handles that changes notify.
     watches: Mutex<Vec<(String, Weak<Notify>)>>,
+    /// The names of the sign-ins of callers that have changed; `None`: any may have changed.
+    changes: broadcast::Sender<Option<String>>,
 }
 
 /// Which task keeps the connection to the store.
@@ -66,6 +68,9 @@ pub enum SharedLoginError {
 /// The time between two attempts to take a lock.
 const LOCK_POLL: Duration = Duration::from_millis(50);
 
+/// Changes that wait for a slow reader. A reader that misses some looks at all sign-ins.
+const CHANGES: usize = 256;
+
 /// Longest wait between two attempts to open the separate connection.
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
 
@@ -91,7 +96,9 @@ impl SharedLogins {
     }
 
     fn new(store: Arc<RedisBackend>, connection: StoreConnection) -> Self {
-        Self { store, scripts: LoginScripts::default(), connection, watches: Mutex::default() }
+        let scripts = LoginScripts::default();
+        let changes = broadcast::Sender::new(CHANGES);
+        Self { store, scripts, connection, watches: Mutex::default(), changes }
     }
 
     /// Notifies `changed` whenever the sign-in of an upstream may have changed, until the caller
@@ -100,6 +107,16 @@ impl SharedLogins {
         let mut watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
         watches.retain(|(_, changed)| changed.strong_count() > 0);
         watches.push((upstream.to_owned(), Arc::downgrade(changed)));
+        self.keep_open();
+    }
+
+    /// Returns the names of sign-ins as any replica changes them; `None`: any may have changed.
+    pub fn changes(&self) -> broadcast::Receiver<Option<String>> {
+        self.keep_open();
+        self.changes.subscribe()
+    }
+
+    fn keep_open(&self) {
         if let StoreConnection::Own { is_watched, .. } = &self.connection {
             is_watched.notify_one();
         }
@@ -115,6 +132,8 @@ impl SharedLogins {
         let is_meant = self.channel().as_bytes() == push.channel;
         if is_meant {
             self.notify(|upstream| upstream.as_bytes() == push.payload);
+            // Fails where no caller signs in.
+            let _ = self.changes.send(String::from_utf8(push.payload.clone()).ok());
         }
         is_meant
     }
@@ -122,6 +141,7 @@ impl SharedLogins {
     /// Notifies all watches: any sign-in may have changed while there was no connection.
     pub(super) fn note_connected(&self) {
         self.notify(|_| true);
+        let _ = self.changes.send(None);
     }
 
     fn notify(&self, is_meant: impl Fn(&str) -> bool) {

@@ -83,9 +83,11 @@ impl SignInLink {
         Self { upstream: upstream.to_owned(), caller, subject, scope, after, issued }
     }
 
-    /// Returns the id of the link, which does not show who it is for.
+    /// Returns the id of the request to sign in, which all links of it have, on all replicas. It
+    /// does not show who they are for.
     pub fn id(&self, sealer: &Sealer) -> String {
-        hex(&sealer.blind(&format!("sign-in {}", json!(self))))
+        let request = json!(Self { issued: 0, ..self.clone() });
+        hex(&sealer.blind(&format!("sign-in {request}")))
     }
 
     /// Returns the code that the message with the link shows.

@@ -33,7 +33,7 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use accounts::account::{Account, WatchedRequest};
-use accounts::{IDLE, UpstreamAccounts};
+use accounts::{IDLE, SignInChange, UpstreamAccounts};
 use auth::sign_in::CallerSignIns;
 use base::platform::heap::{boxed, pin_in_place};
 use call::call_secrets::CallSecrets;
@@ -458,6 +458,12 @@ impl Upstream {
     /// The sign-ins of callers, if callers sign in to the upstream.
     pub fn sign_ins(&self) -> Option<&Arc<CallerSignIns>> {
         self.accounts.as_ref()?.sign_ins()
+    }
+
+    /// Takes up the sign-in of a caller that is kept under a name now. `None` if callers do not
+    /// sign in, or it cannot be read.
+    pub async fn take_up_sign_in(&self, name: &str) -> Option<SignInChange> {
+        self.accounts.as_ref()?.take_up_sign_in(name).await
     }
 
     /// Returns the account of a caller, if present.

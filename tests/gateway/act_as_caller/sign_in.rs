@@ -3,81 +3,19 @@
 use std::collections::HashMap;
 
 use serde_json::{Value, json};
-use url::{Url, form_urlencoded};
+use url::Url;
 
 use super::{ADMIN, Issuer, accounts, bearer, named, ready, revoke};
 use crate::audit::Log;
-use crate::support::client::{Client, Reply};
+use crate::support::browser::{Browser, PAGE, text};
+use crate::support::client::Client;
 use crate::support::client_modes::{ClientMode, ModeClient};
 use crate::support::gateway::api_key;
 use crate::support::wiki::{Wiki, browse};
-use crate::support::{Gateway, Upstream, eventually};
+use crate::support::{Gateway, Upstream, eventually, metrics};
 
 /// Gateways with one folder of sign-ins have no audit log in common.
 const NO_LOG: &str = "[audit]\npath = \"\"\n";
-
-const PAGE: &str = "https://gate.example.com/mcp/sign_in";
-
-/// A browser with the cookie of the page. It follows no redirects.
-struct Browser {
-    client: Client,
-    cookie: Option<String>,
-}
-
-impl Browser {
-    fn new(gateway: &Gateway) -> Self {
-        Self { client: gateway.client(), cookie: None }
-    }
-
-    async fn send(&mut self, method: &str, url: &str, form: &[(&str, &str)]) -> Reply {
-        let url = Url::parse(url).unwrap();
-        let path = format!("{}?{}", url.path(), url.query().unwrap_or_default());
-        let body = form_urlencoded::Serializer::new(String::new()).extend_pairs(form).finish();
-        let cookie = self.cookie.clone().unwrap_or_default();
-        let mut headers = vec![("Content-Type", "application/x-www-form-urlencoded")];
-        if !cookie.is_empty() {
-            headers.push(("Cookie", &cookie));
-        }
-        let reply = self.client.send(method, &path, &headers, body.as_bytes()).await;
-        if let Some(set) = reply.header("set-cookie") {
-            assert!(set.contains("; HttpOnly; SameSite=Lax; Secure"), "{set}");
-            self.cookie = set.split(';').next().map(str::to_owned);
-        }
-        reply
-    }
-
-    async fn open(&mut self, url: &str) -> Reply {
-        self.send("GET", url, &[]).await
-    }
-
-    /// Types the code and clicks.
-    async fn click(&mut self, link: &str, code: &str) -> Reply {
-        let value = Url::parse(link).unwrap();
-        let value = value.query_pairs().find(|(name, _)| name == "link").unwrap().1.into_owned();
-        self.send("POST", PAGE, &[("link", &value), ("code", code)]).await
-    }
-
-    /// Clicks, and agrees at the authorization server; returns the address to which that sends the
-    /// browser.
-    async fn agree(&mut self, link: &str, code: &str) -> String {
-        let clicked = self.click(link, code).await;
-        assert_eq!(clicked.status, 303, "{}", text(&clicked));
-        let away = Url::parse(clicked.header("location").unwrap()).unwrap();
-        browse(&away).await.header("location").unwrap().to_owned()
-    }
-
-    /// Signs in, from the link to the last page.
-    async fn sign_in(&mut self, link: &str, code: &str) {
-        let back = self.agree(link, code).await;
-        let last = self.open(&back).await;
-        assert_eq!(last.status, 200, "{}", text(&last));
-        assert!(text(&last).contains("You can go on"), "{}", text(&last));
-    }
-}
-
-fn text(reply: &Reply) -> String {
-    String::from_utf8_lossy(&reply.body).into_owned()
-}
 
 /// A gateway in front of the wiki, whose callers have keys and sign in to it.
 fn config(upstream: &Upstream, more: &str) -> String {
@@ -89,6 +27,13 @@ fn config(upstream: &Upstream, more: &str) -> String {
         upstream.patient_table("wiki"),
         ["ada", "bob"].map(|id| api_key(id, &format!("key-of-{id}"))).concat()
     )
+}
+
+/// The same, with a list of each caller.
+fn private(toml: &str) -> String {
+    let bearer = "bearer = { value = \"operator\" }, ";
+    assert!(toml.contains(bearer));
+    toml.replace(bearer, "").replace("act_as", "list_as = \"caller\"\nact_as")
 }
 
 struct World {
@@ -156,7 +101,7 @@ async fn a_caller_signs_in_once_and_no_other_caller_gets_its_token() {
     let (gateway, ada, bob) = world.gateway(ADMIN).await;
     let ((of_ada, code), (of_bob, other)) = (asked(&ada, "ada").await, asked(&bob, "bob").await);
     assert!(world.upstream.gets().is_empty(), "nothing is sent without the caller's token");
-    let mut browser = Browser::new(&gateway);
+    let mut browser = Browser::new(gateway.client());
     let page = text(&browser.open(&of_ada).await);
     for part in ["wiki", "http://127.0.0.1", "those that it asks for", "<dd>ada", "name=code"] {
         assert!(page.contains(part), "{part}: {page}");
@@ -167,7 +112,7 @@ async fn a_caller_signs_in_once_and_no_other_caller_gets_its_token() {
     get(&ada, "ada").await;
     // The other caller is still asked, and gets nothing of the first.
     asked(&bob, "bob").await;
-    Browser::new(&gateway).sign_in(&of_bob, &other).await;
+    Browser::new(gateway.client()).sign_in(&of_bob, &other).await;
     get(&bob, "bob").await;
     get(&ada, "ada").await;
     let mut tokens = world.tokens();
@@ -223,7 +168,7 @@ async fn each_era_shows_the_page_as_it_can() {
         assert!(completed["error"]["data"]["url"].is_string(), "{mode:?}: {completed}");
     }
 
-    Browser::new(&gateway).sign_in(&url, &code).await;
+    Browser::new(gateway.client()).sign_in(&url, &code).await;
     // The client that was sent to the page hears that it can go on.
     let complete = legacy.next_message().await;
     assert_eq!(complete["method"], "notifications/elicitation/complete", "{complete}");
@@ -244,20 +189,20 @@ async fn a_link_is_of_use_once_and_to_its_browser_only() {
     let (gateway, ada, _) = world.gateway("").await;
     let (link, code) = asked(&ada, "ada").await;
     let altered = format!("{}A", &link[..link.len() - 1]);
-    assert_eq!(Browser::new(&gateway).open(&altered).await.status, 403);
+    assert_eq!(Browser::new(gateway.client()).open(&altered).await.status, 403);
     // The answer of the authorization server means nothing in another browser, nor with another
     // state, and neither ends the sign-in.
-    let mut browser = Browser::new(&gateway);
+    let mut browser = Browser::new(gateway.client());
     let back = browser.agree(&link, &code).await;
-    let stranger = Browser::new(&gateway).open(&back).await;
+    let stranger = Browser::new(gateway.client()).open(&back).await;
     assert!(stranger.status == 403 && text(&stranger).contains("did not begin in this browser"));
     let changed = back.replace("state=", "state=x");
     assert_eq!(browser.open(&changed).await.status, 403);
     assert_eq!(world.wiki.state().issues(), 0, "no code was exchanged");
     assert_eq!(browser.open(&back).await.status, 200);
     // The link, the form and the answer are used up.
-    assert_eq!(Browser::new(&gateway).open(&link).await.status, 403);
-    assert_eq!(Browser::new(&gateway).click(&link, &code).await.status, 403);
+    assert_eq!(Browser::new(gateway.client()).open(&link).await.status, 403);
+    assert_eq!(Browser::new(gateway.client()).click(&link, &code).await.status, 403);
     assert_ne!(browser.open(&back).await.status, 200);
     assert_eq!(world.wiki.state().issues(), 1);
     get(&ada, "ada").await;
@@ -274,12 +219,12 @@ async fn a_sign_in_works_on_another_replica_and_after_a_restart() {
     let (second, _, _) = world.gateway(NO_LOG).await;
     let (link, code) = asked(&ada, "ada").await;
     // The page of the one, and the answer at the other.
-    let mut browser = Browser::new(&first);
+    let mut browser = Browser::new(first.client());
     let back = browser.agree(&link, &code).await;
-    let mut elsewhere = Browser { cookie: browser.cookie.clone(), ..Browser::new(&second) };
+    let mut elsewhere = browser.at(second.client());
     assert_eq!(elsewhere.open(&back).await.status, 200);
     get(&ada, "ada").await;
-    assert_eq!(Browser::new(&first).open(&link).await.status, 403);
+    assert_eq!(Browser::new(first.client()).open(&link).await.status, 403);
     first.drain().await;
     let (_third, ada, bob) = world.gateway(NO_LOG).await;
     get(&ada, "ada").await;
@@ -291,7 +236,7 @@ async fn a_sign_in_that_ends_is_asked_for_again_and_only_of_its_caller() {
     let world = World::start().await;
     let (gateway, ada, bob) = world.gateway(ADMIN).await;
     let (link, code) = asked(&ada, "ada").await;
-    Browser::new(&gateway).sign_in(&link, &code).await;
+    Browser::new(gateway.client()).sign_in(&link, &code).await;
     get(&ada, "ada").await;
     // The upstream refuses the token in the middle of a get, and the refresh token is refused.
     let token = world.tokens()["ada"][0].trim_start_matches("Bearer ").to_owned();
@@ -301,11 +246,11 @@ async fn a_sign_in_that_ends_is_asked_for_again_and_only_of_its_caller() {
         state.refresh = None;
     }
     let (again, code) = asked(&ada, "ada").await;
-    assert_eq!(Browser::new(&gateway).open(&link).await.status, 403);
-    Browser::new(&gateway).sign_in(&again, &code).await;
+    assert_eq!(Browser::new(gateway.client()).open(&link).await.status, 403);
+    Browser::new(gateway.client()).sign_in(&again, &code).await;
     get(&ada, "ada").await;
     let (of_bob, code) = asked(&bob, "bob").await;
-    Browser::new(&gateway).sign_in(&of_bob, &code).await;
+    Browser::new(gateway.client()).sign_in(&of_bob, &code).await;
     get(&bob, "bob").await;
 
     let (_, revoked) = revoke(&gateway, json!({"caller": "ada"})).await;
@@ -314,8 +259,8 @@ async fn a_sign_in_that_ends_is_asked_for_again_and_only_of_its_caller() {
     assert_eq!(revoked[0]["revokedAtProvider"], true, "{revoked:?}");
     let (next, _) = asked(&ada, "ada").await;
     // A link from before the revocation does not bring the account back.
-    assert_eq!(Browser::new(&gateway).open(&again).await.status, 403);
-    assert_eq!(Browser::new(&gateway).open(&next).await.status, 200);
+    assert_eq!(Browser::new(gateway.client()).open(&again).await.status, 403);
+    assert_eq!(Browser::new(gateway.client()).open(&next).await.status, 200);
     get(&bob, "bob").await;
     let events = eventually(async || world.log.of("sign_in_ended"), |all| !all.is_empty()).await;
     assert_eq!((events.len(), &events[0]["caller"]), (1, &json!("ada")));
@@ -326,10 +271,10 @@ async fn more_scopes_are_asked_for_once() {
     let world = World::start().await;
     let (gateway, ada, _) = world.gateway("").await;
     let (link, code) = asked(&ada, "ada").await;
-    Browser::new(&gateway).sign_in(&link, &code).await;
+    Browser::new(gateway.client()).sign_in(&link, &code).await;
     world.wiki.state().lacking = Some("write");
     let (wider, code) = asked(&ada, "ada").await;
-    let mut browser = Browser::new(&gateway);
+    let mut browser = Browser::new(gateway.client());
     assert!(text(&browser.open(&wider).await).contains("<dt>Scopes<dd>write"));
     browser.sign_in(&wider, &code).await;
     let error = ada.ask_error("prompts/get", named("wiki__p", "ada")).await;
@@ -353,10 +298,10 @@ async fn the_page_demands_the_person_that_the_provider_names() {
     let eve = bearer(&gateway, &issuer.token("eve", claims));
     ready(&eve, 1).await;
     let (link, _) = asked(&eve, "eve").await;
-    let mut browser = Browser::new(&gateway);
+    let mut browser = Browser::new(gateway.client());
     assert!(!text(&browser.open(&link).await).contains("name=code"));
     let come_back = async |subject: &str| {
-        let mut browser = Browser::new(&gateway);
+        let mut browser = Browser::new(gateway.client());
         let clicked = browser.click(&link, "").await;
         assert_eq!(clicked.status, 303, "{}", text(&clicked));
         let away = Url::parse(clicked.header("location").unwrap()).unwrap();
@@ -380,4 +325,67 @@ async fn the_page_demands_the_person_that_the_provider_names() {
     get(&eve, "eve").await;
     let refused = eventually(async || world.log.of("sign_in_refused"), |all| !all.is_empty()).await;
     assert_eq!(refused[0]["reason"], "other_person");
+}
+
+/// The link and the code that a list names instead of the prompts of the wiki.
+fn listed(result: &Value) -> (String, String) {
+    let why = &result["_meta"]["promptgate/incomplete"][0];
+    assert_eq!(
+        (&why["upstream"], &why["reason"]),
+        (&json!("wiki"), &json!("sign_in_needed")),
+        "{result}"
+    );
+    let part = |name: &str| why[name].as_str().unwrap().to_owned();
+    (part("url"), part("code"))
+}
+
+#[tokio::test]
+async fn a_private_list_comes_with_the_sign_in_and_goes_with_the_account() {
+    let world = World::start().await;
+    let toml = private(&world.toml(ADMIN));
+    let gateway = Gateway::start(&toml).await;
+    let ada = bearer(&gateway, "key-of-ada");
+    let alone = eventually(
+        async || ada.modern("prompts/list", json!({})).await.json()["result"].clone(),
+        |result| result["_meta"]["promptgate/incomplete"].is_array(),
+    )
+    .await;
+    assert_eq!(alone["prompts"], json!([]), "{alone}");
+    listed(&alone);
+
+    let shared = Upstream::with_prompts(&["s"]).await;
+    let debounce = "[listing]\ndebounce = \"20ms\"\ndebounce_max = \"200ms\"\n";
+    let toml = toml + debounce + &shared.patient_table("all");
+    let gateway = Gateway::start(&toml).await;
+    let (ada, bob) = (bearer(&gateway, "key-of-ada"), bearer(&gateway, "key-of-bob"));
+    ready(&ada, 1).await;
+    let mut clients = Vec::new();
+    for mode in [ClientMode::Modern, ClientMode::Http("2025-11-25"), ClientMode::Sse("2024-11-05")]
+    {
+        let mut client = ModeClient::over_http(ada.clone(), mode, json!({})).await;
+        let result = client.ask("prompts/list", json!({})).await;
+        assert_eq!(result["prompts"].as_array().unwrap().len(), 1, "{mode:?}: {result}");
+        listed(&result);
+        clients.push(client);
+    }
+    let mut bobs = ModeClient::over_http(bob.clone(), ClientMode::Modern, json!({})).await;
+    let (link, code) = listed(&clients[0].ask("prompts/list", json!({})).await);
+    listed(&bobs.ask("prompts/list", json!({})).await);
+    Browser::new(gateway.client()).sign_in(&link, &code).await;
+    for client in &mut clients {
+        client.await_list_changed().await;
+        let result = client.ask("prompts/list", json!({})).await;
+        assert_eq!(result["prompts"].as_array().unwrap().len(), 2, "{result}");
+        assert!(result["_meta"]["promptgate/incomplete"].is_null(), "{result}");
+    }
+    listed(&bobs.ask("prompts/list", json!({})).await);
+    revoke(&gateway, json!({"caller": "ada"})).await;
+    for client in &mut clients {
+        client.await_list_changed().await;
+        let result = client.ask("prompts/list", json!({})).await;
+        assert_eq!(result["prompts"].as_array().unwrap().len(), 1, "{result}");
+        listed(&result);
+    }
+    let sent = metrics(&super::admin(&gateway), &["promptgate_list_changed_sent"]).await;
+    assert_eq!(sent.values().sum::<f64>(), 6.0, "no stream of another caller: {sent:?}");
 }

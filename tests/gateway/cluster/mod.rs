@@ -7,6 +7,7 @@ mod evidence;
 mod limits;
 mod logins;
 mod relay;
+mod sign_in;
 mod store_failures;
 
 use crate::support::gateway::api_key;

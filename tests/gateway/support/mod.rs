@@ -1,6 +1,7 @@
 //! Support of the tests: a gateway in this process, a client that can send anything, upstreams that
 //! can answer anything.
 
+pub mod browser;
 pub mod client;
 pub mod client_modes;
 pub mod collector;

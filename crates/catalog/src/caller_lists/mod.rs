@@ -36,6 +36,7 @@ use domain::prompts::skill::public_uri;
 use domain::tool::name::is_derived;
 use list::{List, ListsOf};
 use presented::Presented;
+use upstream::accounts::SignInChange;
 use upstream::driver::FetchedList;
 use upstream::{TokenAccess, Upstream};
 use watching::Watchers;
@@ -90,6 +91,8 @@ pub(crate) enum Cause {
     Age,
     /// The upstream had announced a change by this time.
     Change(Instant),
+    /// The caller had signed in by this time.
+    SignIn(Instant),
 }
 
 /// The private lists that a request needs.
@@ -358,7 +361,7 @@ impl CallerLists {
         let (caller, at) = &turn.place;
         let began_at = Instant::now();
         let changed_at = match cause {
-            Cause::Change(at) => Some(at),
+            Cause::Change(at) | Cause::SignIn(at) => Some(at),
             Cause::Call(_) | Cause::Age => None,
         };
         let lists = self.lists_of(caller);
@@ -368,6 +371,7 @@ impl CallerLists {
         let upstream = self.upstream(*at)?;
         let access = match &cause {
             Cause::Call(subject) => TokenAccess::Obtained(subject.as_ref()),
+            Cause::SignIn(_) => TokenAccess::Obtained(None),
             Cause::Age | Cause::Change(_) => TokenAccess::Present,
         };
         let fetching = upstream.walk_as_caller(caller.caller(), access);
@@ -445,6 +449,32 @@ impl CallerLists {
                     let ended = List::ended(why.clone(), Instant::now());
                     self.keep(&(caller.clone(), at), ended, None);
                 }
+            }
+        }
+    }
+
+    /// Takes up a changed sign-in of the callers that `is_meant` means at an upstream: empties the
+    /// lists of another one, and fetches those that streams wait for.
+    pub fn take_up_sign_in(
+        self: &Arc<Self>,
+        upstream: &UpstreamId,
+        is_meant: impl Fn(&Caller) -> bool,
+        change: &SignInChange,
+    ) {
+        let Some(at) = self.sources.iter().position(|source| source.id == *upstream) else {
+            return;
+        };
+        let is_waiting = |list: &List| matches!(list.failure, Some(Kind::SignInNeeded { .. }));
+        let meant = self.lists.iter().filter(|(known, lists)| {
+            lists.get(at).is_some_and(|list| change.is_new || is_waiting(list))
+                && is_meant(known.caller())
+        });
+        for (caller, _) in meant.collect::<Vec<_>>() {
+            let now = Instant::now();
+            let place = (caller, at);
+            self.keep(&place, List::ended(Kind::AccessEnded, now), None);
+            if change.is_signed_in && self.watchers.has(&place.0) {
+                self.tasks.spawn(self.clone().renew(place, Cause::SignIn(now)));
             }
         }
     }

@@ -67,6 +67,11 @@ struct SeenLists {
 const LEAST_PAUSE: Duration = Duration::from_secs(1);
 
 impl Watchers {
+    /// Whether a stream of a caller is open.
+    pub(super) fn has(&self, caller: &Principal) -> bool {
+        self.0.locked().get(caller).is_some_and(|watched| watched.strong_count() > 0)
+    }
+
     /// Notifies the streams of a caller that one of its lists was fetched.
     pub(super) fn notify(&self, caller: &Principal) {
         let watched = self.0.locked().get(caller).and_then(Weak::upgrade);

@@ -96,6 +96,11 @@ impl Account {
         !self.is_without_token()
     }
 
+    /// Returns the tokens of its caller, if the caller's sign-in is kept under this name.
+    pub(crate) fn signing_in_as(&self, name: &str) -> Option<&Arc<CallerTokens>> {
+        self.tokens.as_ref().filter(|tokens| tokens.sign_in() == Some(name))
+    }
+
     /// Returns the shared connection of the caller's calls; opens it if it is missing. Cancel safe:
     /// the opening continues for the next call.
     ///

@@ -84,6 +84,15 @@ pub struct RevokedAccount {
     pub revoked_at_provider: bool,
 }
 
+/// What a change of a caller's sign-in means for the caller's accounts and lists here.
+pub struct SignInChange {
+    /// The requests to sign in that the caller got here.
+    pub asked: Vec<Arc<str>>,
+    pub is_signed_in: bool,
+    /// Whether accounts or lists here may be of another sign-in.
+    pub is_new: bool,
+}
+
 /// Ended accounts whose tokens are being revoked at their authorization servers.
 pub struct Revocation(Vec<(AccountStatus, Option<JoinHandle<bool>>)>);
 
@@ -188,40 +197,58 @@ impl Accounts {
     /// Ends the accounts of a caller (by id; `None`: all) at an upstream (by id; `None`: all) at
     /// once, including the calls on these accounts.
     pub fn revoke(&self, caller: Option<&str>, upstream: Option<&str>) -> Revocation {
+        let is_meant = |account: &Account| {
+            caller.is_none_or(|id| account.caller.id() == id)
+                && upstream.is_none_or(|id| &*account.upstream == id)
+        };
         let end = |account: Arc<Account>| {
-            account.revoked.cancel();
-            account.ended.cancel();
             let revoking = account
                 .tokens
                 .clone()
                 .map(|tokens| account.tasks.spawn(async move { tokens.revoke().await }));
             (status(&account), revoking)
         };
-        Revocation(self.end(caller, upstream).into_iter().map(end).collect())
+        Revocation(self.end(is_meant).into_iter().map(end).collect())
     }
 
-    /// Removes the accounts of a caller (`None`: all) at an upstream (`None`: all).
-    fn end(&self, caller: Option<&str>, upstream: Option<&str>) -> Vec<Arc<Account>> {
+    /// Removes accounts, and cancels the calls on them.
+    fn end(&self, is_meant: impl Fn(&Account) -> bool) -> Vec<Arc<Account>> {
         // Declared before the lock, so that the accounts are dropped after its release.
         let left: Vec<_>;
         let mut state = self.0.locked();
-        let matches = |account: &Account| {
-            caller.is_none_or(|id| account.caller.id() == id)
-                && upstream.is_none_or(|id| &*account.upstream == id)
-        };
         let keys: Vec<_> = state
             .open
             .iter()
-            .filter(|(_, account)| matches(account))
+            .filter(|(_, account)| is_meant(account))
             .map(|(key, _)| key.clone())
             .collect();
         let evicted = std::mem::take(&mut state.evicted);
         let ended: Vec<_>;
         (ended, left) =
-            evicted.iter().filter_map(Weak::upgrade).partition(|account| matches(account));
+            evicted.iter().filter_map(Weak::upgrade).partition(|account| is_meant(account));
         state.evicted = left.iter().map(Arc::downgrade).collect();
         let open = keys.iter().filter_map(|key| state.remove(key));
-        open.collect::<Vec<_>>().into_iter().chain(ended).collect()
+        let all: Vec<_> = open.collect::<Vec<_>>().into_iter().chain(ended).collect();
+        drop(state);
+        for account in &all {
+            account.revoked.cancel();
+            account.ended.cancel();
+        }
+        all
+    }
+
+    /// Returns the names of the sign-ins of all accounts.
+    pub fn sign_ins(&self) -> HashSet<String> {
+        let state = self.0.locked();
+        let tokens = state.open.iter().filter_map(|(_, account)| account.tokens.as_deref());
+        tokens.filter_map(|tokens| tokens.sign_in().map(str::to_owned)).collect()
+    }
+
+    /// Returns the tokens of the accounts whose sign-in has this name.
+    fn signing_in_as(&self, name: &str) -> Vec<Arc<CallerTokens>> {
+        let state = self.0.locked();
+        let own = state.open.iter().filter_map(|(_, account)| account.signing_in_as(name));
+        own.cloned().collect()
     }
 
     /// Returns all accounts, the most recently used first.
@@ -447,6 +474,30 @@ impl UpstreamAccounts {
     /// The sign-ins of callers, if callers sign in.
     pub(crate) fn sign_ins(&self) -> Option<&Arc<CallerSignIns>> {
         self.credential.as_ref()?.sign_ins()
+    }
+
+    /// Takes up the sign-in that is kept under a name now: ends the accounts with another one.
+    /// `None` if it cannot be read.
+    pub(crate) async fn take_up_sign_in(&self, name: &str) -> Option<SignInChange> {
+        let kept = self.sign_ins()?.kept_as(name).await.ok()?;
+        let is_signed_in = kept.as_ref().is_some_and(|kept| kept.ended.is_none());
+        let id = kept.map(|kept| kept.id);
+        let mut asked = Vec::new();
+        let open = self.accounts.signing_in_as(name);
+        // A renewal concerns no replica without an account, an end may.
+        let mut is_new = open.is_empty() && !is_signed_in;
+        for tokens in open.iter().filter(|tokens| tokens.used_sign_in() != id) {
+            asked.extend(tokens.asked().await);
+            is_new = true;
+        }
+        if is_new {
+            // An account that has had no sign-in has no session of one.
+            let is_other = |tokens: &Arc<CallerTokens>| {
+                tokens.used_sign_in().is_some_and(|used| Some(used) != id)
+            };
+            self.accounts.end(|account| account.signing_in_as(name).is_some_and(is_other));
+        }
+        Some(SignInChange { asked, is_signed_in, is_new })
     }
 
     /// Sets the part of the child processes that one caller may hold while others need some.

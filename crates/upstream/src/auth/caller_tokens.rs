@@ -363,6 +363,24 @@ impl CallerTokens {
         self.tokens.get().is_some_and(|token| Some(&token.header) == sent)
     }
 
+    /// Returns the name under which the caller's sign-in is kept.
+    pub(crate) fn sign_in(&self) -> Option<&str> {
+        Some(&self.sign_in.as_ref()?.name)
+    }
+
+    /// Returns the id of the sign-in behind the last token, if there was one.
+    pub(crate) fn used_sign_in(&self) -> Option<String> {
+        self.sign_in.as_ref()?.kept.known().0
+    }
+
+    /// Returns the id of the request to sign in with which the last call has failed.
+    pub(crate) async fn asked(&self) -> Option<Arc<str>> {
+        match &*self.failure.lock().await {
+            Some((_, Kind::SignInNeeded { id, .. })) => Some(id.clone()),
+            _ => None,
+        }
+    }
+
     /// How the token is obtained: the key of the credential.
     pub(crate) fn way(&self) -> &'static str {
         self.credential.way

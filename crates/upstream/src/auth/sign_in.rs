@@ -68,11 +68,7 @@ impl CallerSignIns {
     /// # Errors
     /// The link was used, or the store cannot be read.
     pub async fn check(&self, link: &SignInLink) -> Result<(), String> {
-        let kept = match self.store.read(&link.caller.key(&link.upstream)).await {
-            // A sign-in that cannot be opened any more is replaced.
-            Err(LoginStoreError::Unreadable { .. }) => None,
-            kept => kept.map_err(text)?,
-        };
+        let kept = self.kept_as(&link.caller.key(&link.upstream)).await.map_err(text)?;
         if link.is_used(kept.as_ref().map(|kept| &*kept.id)) {
             return Err("this link was used, or is older than the last sign-in".to_owned());
         }
@@ -131,6 +127,15 @@ impl CallerSignIns {
     pub fn refused(&self, link: &SignInLink, reason: &str, error: Option<&str>) {
         let event = AuditEvent::new("sign_in_refused").text("reason", reason);
         self.record(&link.caller, event.optional_text("error", error));
+    }
+
+    /// Returns the sign-in under a name, also one that has ended. One that cannot be opened any
+    /// more is none: it is replaced.
+    pub(crate) async fn kept_as(&self, name: &str) -> Result<Option<StoredLogin>, LoginStoreError> {
+        match self.store.read(name).await {
+            Err(LoginStoreError::Unreadable { .. }) => Ok(None),
+            kept => kept,
+        }
     }
 
     /// Returns the callers with a sign-in that is kept, and when they signed in. The log has a
@@ -192,13 +197,15 @@ fn text(error: impl ToString) -> String {
 pub(super) struct CallerSignIn {
     all: Arc<CallerSignIns>,
     caller: Caller,
+    /// The name under which the sign-in is kept.
+    pub name: String,
     pub kept: Arc<KeptLogin>,
 }
 
 impl CallerSignIn {
     pub(super) fn new(all: Arc<CallerSignIns>, caller: Caller) -> Self {
-        let key = CallerName::of(&caller).key(&all.config.upstream);
-        Self { kept: Arc::new(all.template.of_caller(key)), all, caller }
+        let name = CallerName::of(&caller).key(&all.config.upstream);
+        Self { kept: Arc::new(all.template.of_caller(name.clone())), all, caller, name }
     }
 
     /// Returns the caller's access token, if its scopes cover `scope`.

@@ -4,6 +4,7 @@ use tokio::time::Instant;
 
 use catalog::reply::{Flags, ResultOrigin};
 use catalog::snapshot::Incomplete;
+use domain::fault::UpstreamFaultKind as Kind;
 use domain::json::object::{ObjectWriter, write_object};
 use domain::protocol::via::{VIA, Via};
 
@@ -51,6 +52,9 @@ pub(super) fn write_incomplete(
         write_object(out, |entry| {
             entry.text("upstream", part.upstream.as_str()).text("reason", part.kind.reason());
             entry.display("stale", part.walked_at.is_some());
+            if let Kind::SignInNeeded { url, code, .. } = &part.kind {
+                entry.text("url", url).text("code", code);
+            }
             if let Some(walked_at) = part.walked_at {
                 entry.display("ageMs", now.duration_since(walked_at).as_millis());
             }
