@@ -33,23 +33,23 @@ pub(super) struct AccountsDocument {
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
-struct AccountRow {
+pub(crate) struct AccountRow {
     upstream: Arc<str>,
-    caller: String,
+    pub caller: String,
     /// The kind of credential of the caller.
     #[cfg_attr(test, schemars(extend("enum" = ["none", "api_key", "certificate", "token", "stdio"])))]
     method: String,
     /// Issuer of the caller's token; empty for other credentials.
-    issuer: String,
+    pub issuer: String,
     /// How the caller gets access.
     #[cfg_attr(test, schemars(extend("enum" = ["exchange", "id_jag", "sign_in", "vault", "process"])))]
-    way: &'static str,
+    pub way: &'static str,
     /// When the caller signed in (RFC 3339); null for other ways.
-    signed_in_at: Option<String>,
+    pub signed_in_at: Option<String>,
     /// Seconds until its access token expires, or would have expired; null without one.
-    expires_in_secs: Option<u64>,
+    pub expires_in_secs: Option<u64>,
     /// Seconds since its last call; null without a call through this replica.
-    idle_secs: Option<u64>,
+    pub idle_secs: Option<u64>,
 }
 
 /// The accounts that were revoked.
@@ -72,7 +72,7 @@ struct RevokedRow {
 
 /// Returns the document of `/api/v1/accounts`, the most recently used first.
 pub(super) async fn all(state: &AdminState) -> AccountsDocument {
-    let accounts = state.router.list_accounts().await;
+    let accounts = state.router.list_accounts(None).await;
     AccountsDocument { accounts: accounts.iter().map(AccountRow::of).collect() }
 }
 
@@ -103,7 +103,7 @@ pub(super) async fn revoke(
 }
 
 impl AccountRow {
-    fn of(account: &AccountStatus) -> Self {
+    pub(crate) fn of(account: &AccountStatus) -> Self {
         let AccountStatus { upstream, caller, way, signed_in_at, expires_in, idle } = account;
         let CallerName { method, issuer, id } = caller.clone();
         Self {

@@ -80,7 +80,7 @@ use suspended_calls::SuspendedCalls;
 use telemetry::Telemetry;
 use unapproved_texts::UnapprovedTexts;
 use upstream::Upstream;
-use upstream::auth::sign_in::CallerSignIns;
+use upstream::auth::sign_in::{CallerSignIns, KeptSignIn};
 use upstream::call::correlator::UrlElicitationComplete;
 use upstream::driver::DriverReport;
 use upstream::guard::concurrency::ConcurrencyLimit;
@@ -431,11 +431,12 @@ impl Router {
         &self.shared.upstream_deps.accounts
     }
 
-    /// Returns the accounts of callers, the most recently used first, then the sign-ins that are
-    /// kept without an account here.
-    pub async fn list_accounts(&self) -> Vec<AccountStatus> {
+    /// Returns the accounts of callers at an upstream (by id; `None`: all), the most recently used
+    /// first, then the sign-ins that are kept without an account here.
+    pub async fn list_accounts(&self, upstream: Option<&str>) -> Vec<AccountStatus> {
         let mut all = self.accounts().list();
-        for (_, kept) in self.kept_sign_ins(None, None).await {
+        all.retain(|own| upstream.is_none_or(|id| &*own.upstream == id));
+        for (_, kept) in self.kept_sign_ins(upstream, |_| true).await {
             match all.iter_mut().find(|own| own.is_of(&kept)) {
                 Some(own) => own.signed_in_at = kept.signed_in_at,
                 None => all.push(kept),
@@ -453,7 +454,8 @@ impl Router {
     ) -> Vec<RevokedAccount> {
         let mut signed_out = Vec::new();
         // First, so that no call takes up a sign-in again.
-        for (sign_ins, account) in self.kept_sign_ins(caller, upstream).await {
+        let is_meant = |own: &KeptSignIn| caller.is_none_or(|id| own.caller.id == id);
+        for (sign_ins, account) in self.kept_sign_ins(upstream, is_meant).await {
             let revoked_at_provider = sign_ins.end(&account.caller).await;
             signed_out.push(RevokedAccount { account, revoked_at_provider });
         }
@@ -467,21 +469,34 @@ impl Router {
         revoked
     }
 
-    /// Returns the sign-ins of a caller (by id; `None`: all) that are kept for an upstream (by id;
-    /// `None`: all).
+    /// Returns the sign-ins of a person, whom the issuer and the subject of its tokens name.
+    pub async fn sign_ins_of(&self, issuer: &str, subject: &str) -> Vec<AccountStatus> {
+        let kept = self.kept_sign_ins(None, |own| own.is_of(issuer, subject)).await;
+        kept.into_iter().map(|(_, account)| account).collect()
+    }
+
+    /// Ends the sign-ins of a person at one upstream.
+    pub async fn end_sign_ins_of(&self, issuer: &str, subject: &str, upstream: &str) {
+        let kept = self.kept_sign_ins(Some(upstream), |own| own.is_of(issuer, subject)).await;
+        for (sign_ins, account) in kept {
+            sign_ins.end(&account.caller).await;
+            self.take_up_sign_in(&account.caller.key(upstream)).await;
+        }
+    }
+
+    /// Returns the sign-ins that are kept for an upstream (by id; `None`: all).
     async fn kept_sign_ins(
         &self,
-        caller: Option<&str>,
         upstream: Option<&str>,
+        is_meant: impl Fn(&KeptSignIn) -> bool,
     ) -> Vec<(&CallerSignIns, AccountStatus)> {
         let mut all = Vec::new();
         for (id, own) in &self.upstreams {
-            let is_meant = upstream.is_none_or(|upstream| id.as_str() == upstream);
-            if let Some(sign_ins) = own.sign_ins().filter(|_| is_meant) {
-                let kept = sign_ins.kept().await.into_iter();
-                let kept = kept.filter(|(own, _)| caller.is_none_or(|id| own.id == id));
-                let status = |(own, at)| AccountStatus::of_kept(id.as_str(), own, at);
-                all.extend(kept.map(|kept| (&**sign_ins, status(kept))));
+            let is_its = upstream.is_none_or(|upstream| id.as_str() == upstream);
+            if let Some(sign_ins) = own.sign_ins().filter(|_| is_its) {
+                let kept = sign_ins.kept().await.into_iter().filter(&is_meant);
+                let status = |own| AccountStatus::of_kept(id.as_str(), own);
+                all.extend(kept.map(|own| (&**sign_ins, status(own))));
             }
         }
         all

@@ -158,6 +158,29 @@ impl CallerFlow {
     }
 }
 
+/// A person at the page of its own sign-ins, which the browser holds in a cookie.
+#[derive(Deserialize, Serialize)]
+pub enum OwnVisit {
+    /// The provider names the person; with its sealed state.
+    Begun(String),
+    /// The person, and the first second in which the visit is over, since the Unix epoch.
+    Named { issuer: String, subject: String, until: u64 },
+}
+
+impl OwnVisit {
+    /// Returns the value of the cookie.
+    pub fn seal(&self, sealer: &Sealer) -> String {
+        seal(self, "own visit", sealer)
+    }
+
+    /// Opens the value of a cookie, if its visit is not over.
+    pub fn open(sealer: &Sealer, value: &str, now: UnixSeconds) -> Option<Self> {
+        let plain = sealer.open(TokenKind::SignIn, "own visit", value)?;
+        let visit = serde_json::from_slice(&plain).ok()?;
+        (!matches!(visit, Self::Named { until, .. } if until <= now.0)).then_some(visit)
+    }
+}
+
 fn seal(plain: &impl Serialize, context: &str, sealer: &Sealer) -> String {
     // Texts and numbers are always written.
     sealer.seal(TokenKind::SignIn, context, &serde_json::to_vec(plain).unwrap_or_default())

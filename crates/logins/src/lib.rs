@@ -63,6 +63,9 @@ pub struct StoredLogin {
     /// The caller who has signed in; `None` for the operator.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub caller: Option<CallerName>,
+    /// The subject of the caller's token; `None` for other credentials.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subject: Option<String>,
 }
 
 /// The state of a sign-in, as the operator sees it.
@@ -251,6 +254,7 @@ pub fn sample_login(upstream: &str) -> StoredLogin {
         renewed_at: 0,
         ended: None,
         caller: None,
+        subject: None,
     }
 }
 

@@ -32,7 +32,8 @@ pub(crate) fn run(query: &Explain) -> Result<(), Failure> {
     let config = load(&query.file.config)?;
     let target = target(&config, &query.name);
     let admin = Running::find(&query.file.config).and_then(|running| running.admin);
-    let catalog = admin.map(|admin| catalog(&admin)).unwrap_or_default();
+    let document = |path| admin.as_deref().map(|admin| document(admin, path)).unwrap_or_default();
+    let catalog = document("/api/v1/catalog");
     let mut out = left_out_of(&catalog, &config, &query.name, target.as_ref().ok());
     let is_left_out = !out.is_empty();
     let prompt = match target {
@@ -61,15 +62,18 @@ pub(crate) fn run(query: &Explain) -> Result<(), Failure> {
         None => out += "\n  There are no access rules: every caller may use every prompt.",
     }
     explain_overlays(&config, &prompt, &mut out);
+    let signs_in = |own: &&UpstreamSettings| own.id.as_str() == prompt.upstream;
+    if config.upstreams.iter().find(signs_in).is_some_and(|own| own.caller_sign_in().is_some()) {
+        explain_sign_in(&document("/api/v1/accounts"), &prompt.upstream, caller.id(), &mut out);
+    }
     print(&out)
 }
 
-/// Returns the catalog of the running gateway; null if it does not answer: the file is explained
+/// Returns a document of the running gateway; null if it does not answer: the file is explained
 /// all the same.
-fn catalog(admin: &str) -> Value {
-    let catalog =
-        runtime().and_then(|runtime| runtime.block_on(fetch_once(admin, "/api/v1/catalog")));
-    catalog.unwrap_or_default()
+fn document(admin: &str, path: &str) -> Value {
+    let document = runtime().and_then(|runtime| runtime.block_on(fetch_once(admin, path)));
+    document.unwrap_or_default()
 }
 
 /// Returns a line for each prompt of this name that the running gateway leaves out. Without a known
@@ -132,6 +136,24 @@ fn explain_absence(catalog: &Value, name: &str, prompt: &ExplainedPrompt, out: &
         let near = suggestion(name, served.iter().filter_map(|entry| entry["name"].as_str()));
         *out += &printable(&format!("\n  The running gateway serves no {kind} of this name{near}"));
     }
+}
+
+/// Says whether the caller has signed in at the upstream itself, by the accounts of the running
+/// gateway.
+fn explain_sign_in(accounts: &Value, upstream: &str, caller: &str, out: &mut String) {
+    let is_its = |row: &&Value| row["upstream"] == *upstream && row["caller"] == *caller;
+    let signed_in = elements(&accounts["accounts"]).iter().filter(is_its);
+    let since = signed_in.filter_map(|row| row["signedInAt"].as_str()).next();
+    *out += &printable(&match since {
+        Some(since) => format!("\n  {caller} has signed in at {upstream}, on {since}."),
+        None if accounts.is_null() => {
+            format!("\n  Each caller signs in at {upstream}. No running gateway says who has.")
+        }
+        None => format!(
+            "\n  {caller} is asked to sign in at {upstream}: it never has, or its sign-in has ended. The audit records \
+             `sign_in_asked` say why."
+        ),
+    });
 }
 
 /// Says that no credential of the file has the id of the caller.

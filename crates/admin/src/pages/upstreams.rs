@@ -6,6 +6,7 @@ use askama::Template;
 
 use super::traffic::{LAST_DAY, Traffic, traffic};
 use super::{Page, PageError, PageResult};
+use crate::accounts::AccountRow;
 use crate::console::ConsoleSection;
 use crate::console::filters;
 use crate::request::PageRequest;
@@ -33,6 +34,8 @@ pub(super) struct UpstreamPage {
     next_try: Option<SystemTime>,
     /// Why prompts cannot be listed; for a library each begins with the file and the line.
     mistakes: Vec<String>,
+    /// The accounts of callers there, the most recently used first.
+    accounts: Vec<AccountRow>,
     traffic: Traffic,
 }
 
@@ -81,6 +84,7 @@ pub(super) async fn upstream(
     };
     let catalog = state.router.catalog();
     let left_out = catalog.content.left_out.iter();
+    let accounts = state.router.list_accounts(Some(id)).await.into_iter().take(request.rows);
     let broken = left_out.filter(|row| row.upstream == id && row.by.is_mistake());
     Ok(UpstreamPage {
         place: PLACES.into_iter().find_map(value).map(|setting| setting.value.clone()),
@@ -89,6 +93,7 @@ pub(super) async fn upstream(
             .and_then(|secs| request.now.checked_sub(Duration::from_secs(secs))),
         next_try: row.next_try_ms.and_then(|ms| request.now.checked_add(Duration::from_millis(ms))),
         mistakes: broken.take(request.rows).map(LeftOut::sentence).collect(),
+        accounts: accounts.map(|account| AccountRow::of(&account)).collect(),
         upstream: row,
         traffic,
     })

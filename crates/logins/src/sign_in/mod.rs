@@ -168,6 +168,7 @@ impl Provider {
             renewed_at: now.0,
             ended: None,
             caller: None,
+            subject: None,
         };
         login.take_in(Issued::read(response)?, now);
         Ok(login)

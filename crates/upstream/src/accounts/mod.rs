@@ -17,7 +17,7 @@ use tokio_util::task::TaskTracker;
 
 use self::account::Account;
 use super::auth::caller_tokens::{CallerTokenProvider, CallerTokens};
-use super::auth::sign_in::{CallerSignIns, SIGN_IN};
+use super::auth::sign_in::{CallerSignIns, KeptSignIn, SIGN_IN};
 use super::connection::connect::Connector;
 use super::connection::dedicated::DedicatedPool;
 use super::connection::examiner::Examiner;
@@ -259,7 +259,8 @@ impl Accounts {
 
 impl AccountStatus {
     /// The status of a sign-in that is kept without an account.
-    pub fn of_kept(upstream: &str, caller: CallerName, signed_in_at: UnixSeconds) -> Self {
+    pub fn of_kept(upstream: &str, kept: KeptSignIn) -> Self {
+        let KeptSignIn { caller, signed_in_at, .. } = kept;
         let signed_in_at = Some(signed_in_at);
         let upstream = upstream.into();
         Self { upstream, caller, way: SIGN_IN, signed_in_at, expires_in: None, idle: None }

@@ -40,6 +40,21 @@ pub struct CallerSignIns {
     audit: Audit,
 }
 
+/// A sign-in that is kept.
+pub struct KeptSignIn {
+    pub caller: CallerName,
+    /// The subject of the caller's token.
+    pub subject: Option<String>,
+    pub signed_in_at: UnixSeconds,
+}
+
+impl KeptSignIn {
+    /// Whether its caller had a token of this issuer with this subject.
+    pub fn is_of(&self, issuer: &str, subject: &str) -> bool {
+        self.caller.issuer == issuer && self.subject.as_deref() == Some(subject)
+    }
+}
+
 /// Sign-ins and renewals at a time: each costs requests, and everyone with a link can cause one.
 pub(super) const ASKING: usize = 16;
 
@@ -114,7 +129,8 @@ impl CallerSignIns {
             // A scope that was not granted is not asked for again.
             let scope = link.scope.clone().or(login.scope);
             let caller = Some(link.caller.clone());
-            lock.write(&StoredLogin { scope, caller, ..login }).await.map_err(text)
+            let subject = link.subject.clone();
+            lock.write(&StoredLogin { scope, caller, subject, ..login }).await.map_err(text)
         };
         let kept = keeping.await;
         lock.release().await;
@@ -138,9 +154,8 @@ impl CallerSignIns {
         }
     }
 
-    /// Returns the callers with a sign-in that is kept, and when they signed in. The log has a
-    /// failure.
-    pub async fn kept(&self) -> Vec<(CallerName, UnixSeconds)> {
+    /// Returns the sign-ins that are kept and valid. The log has a failure.
+    pub async fn kept(&self) -> Vec<KeptSignIn> {
         let kept = self.store.of_callers(&self.config.upstream).await;
         let kept = kept.unwrap_or_else(|error| {
             let upstream = &self.config.upstream;
@@ -148,7 +163,10 @@ impl CallerSignIns {
             Vec::new()
         });
         let valid = kept.into_iter().filter(|login| login.ended.is_none());
-        valid.filter_map(|own| Some((own.caller?, UnixSeconds(own.signed_in_at)))).collect()
+        let kept = valid.filter_map(|StoredLogin { caller, subject, signed_in_at, .. }| {
+            Some(KeptSignIn { caller: caller?, subject, signed_in_at: UnixSeconds(signed_in_at) })
+        });
+        kept.collect()
     }
 
     /// Ends the sign-in of a caller here, and at the authorization server. Returns whether the

@@ -1,12 +1,13 @@
 //! The page at which callers sign in to upstreams. It needs no credential: its link is sealed for
 //! one caller, and the page lets in only that person, or a person who knows the code that the
-//! client of the caller has shown.
+//! client of the caller has shown. Without a link, it shows people their own sign-ins.
 
 use std::sync::Arc;
 
 use http::header::{COOKIE, LOCATION, REFERRER_POLICY, SET_COOKIE};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
+use httpdate::fmt_http_date;
 use url::form_urlencoded;
 
 use super::respond::{self, Body};
@@ -15,9 +16,10 @@ use calls::Router;
 use config::Config;
 use domain::fault::TransportFault;
 use domain::time::unix_time::UnixSeconds;
-use logins::caller::{CallerFlow, FlowStep, LIFETIME, PersonCheck, SignInLink};
+use logins::caller::{CallerFlow, FlowStep, LIFETIME, OwnVisit, PersonCheck, SignInLink};
 use logins::sign_in::registration::CALLBACK;
 use net::origin::origin_of;
+use upstream::accounts::AccountStatus;
 use upstream::auth::sign_in::CallerSignIns;
 
 /// The sign-in page of one configuration.
@@ -34,6 +36,9 @@ pub(crate) struct SignInPage {
 
 /// A page without a redirect: its status, and its content in HTML.
 struct ShownPage(StatusCode, String);
+
+/// A response that changes the browser's place or cookie, or else a page.
+type PageAnswer = Result<Response<Body>, ShownPage>;
 
 /// A link whose upstream has sign-ins.
 struct OpenLink<'a> {
@@ -77,30 +82,42 @@ impl SignInPage {
         let query = head.uri.query().unwrap_or_default();
         let answered = match (&head.method, head.uri.path().ends_with(CALLBACK)) {
             (&Method::GET, true) => self.returned(query, &head.headers, now).await,
-            (&Method::GET | &Method::HEAD, false) => self.show(query, now).await,
-            (&Method::POST, false) => self.submit(form, now).await,
+            (&Method::GET | &Method::HEAD, false) => self.show(query, &head.headers, now).await,
+            (&Method::POST, false) => self.submit(form, &head.headers, now).await,
             _ => return Err(TransportFault::MethodNotAllowed { allow: "GET, POST" }),
         };
         Ok(answered.unwrap_or_else(ShownPage::response))
     }
 
     /// Shows the question that the caller is asked.
-    async fn show(&self, query: &str, now: UnixSeconds) -> Result<Response<Body>, ShownPage> {
+    async fn show(&self, query: &str, headers: &HeaderMap, now: UnixSeconds) -> PageAnswer {
         let value = parameter(query.as_bytes(), "link");
+        if value.is_empty() {
+            return self.visit(headers, now).await;
+        }
         let open = self.open(&value, now)?;
         let checked = open.sign_ins.check(&open.link).await;
         checked.map_err(|why| open.refused(&why))?;
         Err(self.question(&open, &value, ""))
     }
 
-    /// Begins a sign-in after the click.
-    async fn submit(&self, form: &[u8], now: UnixSeconds) -> Result<Response<Body>, ShownPage> {
+    /// Begins or ends a sign-in after the click.
+    async fn submit(&self, form: &[u8], headers: &HeaderMap, now: UnixSeconds) -> PageAnswer {
+        let ended = parameter(form, "end");
+        if !ended.is_empty() {
+            let Some(OwnVisit::Named { issuer, subject, .. }) = self.own_visit(headers, now) else {
+                return Err(ShownPage::over());
+            };
+            self.router.end_sign_ins_of(&issuer, &subject, &ended).await;
+            return Err(self.own(&issuer, &subject).await);
+        }
         let value = parameter(form, "link");
         let open = self.open(&value, now)?;
         if let Some(people) = self.naming(&open.link) {
             let begun = people.begin(now).await;
             let (location, state) = begun.map_err(|why| ShownPage::text(&why))?;
-            return self.redirect(open.link, FlowStep::Person(state), location);
+            let flow = CallerFlow { link: open.link, step: FlowStep::Person(state) };
+            return self.redirect(location, &flow.seal(&self.sealer));
         }
         if !open.link.has_code(&parameter(form, "code"), &self.sealer) {
             open.sign_ins.refused(&open.link, "wrong_code", None);
@@ -110,14 +127,11 @@ impl SignInPage {
     }
 
     /// Takes back a browser from the provider or the authorization server.
-    async fn returned(
-        &self,
-        query: &str,
-        headers: &HeaderMap,
-        now: UnixSeconds,
-    ) -> Result<Response<Body>, ShownPage> {
+    async fn returned(&self, query: &str, headers: &HeaderMap, now: UnixSeconds) -> PageAnswer {
         let flow = cookies(headers).find_map(|value| CallerFlow::open(&self.sealer, value, now));
-        let CallerFlow { link, step } = flow.ok_or_else(ShownPage::over)?;
+        let Some(CallerFlow { link, step }) = flow else {
+            return self.named(query, headers, now).await;
+        };
         let open = self.with_upstream(link)?;
         let begun = match step {
             FlowStep::Upstream(begun) => begun,
@@ -143,23 +157,67 @@ impl SignInPage {
     }
 
     /// Sends the browser to the authorization server of the upstream.
-    async fn begin(&self, open: OpenLink<'_>) -> Result<Response<Body>, ShownPage> {
+    async fn begin(&self, open: OpenLink<'_>) -> PageAnswer {
         let begun = open.sign_ins.begin(&open.link).await;
         let (location, begun) = begun.map_err(|why| open.refused(&why))?;
-        self.redirect(open.link, FlowStep::Upstream(begun), location)
+        let flow = CallerFlow { link: open.link, step: FlowStep::Upstream(begun) };
+        self.redirect(location, &flow.seal(&self.sealer))
     }
 
-    fn redirect(
-        &self,
-        link: SignInLink,
-        step: FlowStep,
-        location: String,
-    ) -> Result<Response<Body>, ShownPage> {
+    /// Shows a person its own sign-ins, or sends it to the provider, which names it.
+    async fn visit(&self, headers: &HeaderMap, now: UnixSeconds) -> PageAnswer {
+        if let Some(OwnVisit::Named { issuer, subject, .. }) = self.own_visit(headers, now) {
+            return Err(self.own(&issuer, &subject).await);
+        }
+        let people = self.people.as_deref().ok_or_else(ShownPage::over)?;
+        let (location, state) = people.begin(now).await.map_err(|why| ShownPage::text(&why))?;
+        self.redirect(location, &OwnVisit::Begun(state).seal(&self.sealer))
+    }
+
+    /// Takes back the browser of a visitor from the provider.
+    async fn named(&self, query: &str, headers: &HeaderMap, now: UnixSeconds) -> PageAnswer {
+        let people = self.people.as_deref().ok_or_else(ShownPage::over)?;
+        let Some(OwnVisit::Begun(state)) = self.own_visit(headers, now) else {
+            return Err(ShownPage::over());
+        };
+        let subject = people.finish(&state, query, now).await;
+        let subject = subject.map_err(|why| ShownPage::text(&why))?;
+        let issuer = people.issuer().to_owned();
+        let visit = OwnVisit::Named { issuer, subject, until: now.0.saturating_add(LIFETIME) };
+        self.redirect(self.url.clone(), &visit.seal(&self.sealer))
+    }
+
+    fn own_visit(&self, headers: &HeaderMap, now: UnixSeconds) -> Option<OwnVisit> {
+        cookies(headers).find_map(|value| OwnVisit::open(&self.sealer, value, now))
+    }
+
+    /// The page with the sign-ins of a person.
+    async fn own(&self, issuer: &str, subject: &str) -> ShownPage {
+        let row = |account: AccountStatus| {
+            let upstream = escaped(&account.upstream);
+            let since = account.signed_in_at.map(|at| fmt_http_date(at.writable().into()));
+            let since = since.unwrap_or_default();
+            format!(
+                "<tr><td>{upstream}<td>{since}<td><form method=post action=\"{}\">\
+                 <button name=end value=\"{upstream}\">End</button></form>",
+                escaped(&self.url)
+            )
+        };
+        let rows = self.router.sign_ins_of(issuer, subject).await.into_iter().map(row);
+        let rows: String = rows.collect();
+        let body = if rows.is_empty() {
+            "You have signed in to no upstream.".to_owned()
+        } else {
+            format!("<table><tr><th>Upstream<th>Since<th>{rows}</table>")
+        };
+        ShownPage(StatusCode::OK, body)
+    }
+
+    fn redirect(&self, location: String, cookie: &str) -> PageAnswer {
         let location = HeaderValue::try_from(location).map_err(|_| ShownPage::over())?;
         let mut response = respond::empty(StatusCode::SEE_OTHER);
         response.headers_mut().insert(LOCATION, location);
-        let flow = CallerFlow { link, step }.seal(&self.sealer);
-        Ok(self.with_cookie(response, &flow, LIFETIME))
+        Ok(self.with_cookie(response, cookie, LIFETIME))
     }
 
     /// Sets the cookie. `SameSite=Lax`: browsers come back from another site.
@@ -237,7 +295,7 @@ impl ShownPage {
         let text = format!(
             "<!doctype html><html lang=en><meta charset=utf-8>\
              <meta name=viewport content=\"width=device-width\"><title>promptgate</title>\n\
-             <h1>Sign in to an upstream</h1>\n<p>{body}\n"
+             <h1>Sign-ins at upstreams</h1>\n<p>{body}\n"
         );
         // Without `form-action`, which browsers apply to the redirect behind the form, too.
         let policy = "default-src 'none'; base-uri 'none'; frame-ancestors 'none'";
