@@ -8,9 +8,10 @@ use url::Url;
 use super::{ADMIN, Issuer, accounts, bearer, named, ready, revoke};
 use crate::audit::Log;
 use crate::support::browser::{Browser, PAGE, text};
-use crate::support::client::Client;
+use crate::support::client::{Client, Reply};
 use crate::support::client_modes::{ClientMode, ModeClient};
 use crate::support::gateway::api_key;
+use crate::support::process::{LOG_WARNINGS, Process, command};
 use crate::support::wiki::{Wiki, browse};
 use crate::support::{Gateway, Upstream, eventually, metrics};
 
@@ -300,11 +301,9 @@ async fn the_page_demands_the_person_that_the_provider_names() {
     let (link, _) = asked(&eve, "eve").await;
     let mut browser = Browser::new(gateway.client());
     assert!(!text(&browser.open(&link).await).contains("name=code"));
-    let come_back = async |subject: &str| {
-        let mut browser = Browser::new(gateway.client());
-        let clicked = browser.click(&link, "").await;
-        assert_eq!(clicked.status, 303, "{}", text(&clicked));
-        let away = Url::parse(clicked.header("location").unwrap()).unwrap();
+    let come_back = async |mut browser: Browser, sent: Reply, subject: &str| {
+        assert_eq!(sent.status, 303, "{}", text(&sent));
+        let away = Url::parse(sent.header("location").unwrap()).unwrap();
         let sent: HashMap<_, _> = away.query_pairs().into_owned().collect();
         assert_eq!(sent["redirect_uri"], format!("{PAGE}/callback"));
         let mut claims = issuer.provider.claims("gate");
@@ -315,9 +314,14 @@ async fn the_page_demands_the_person_that_the_provider_names() {
         let reply = browser.open(&back).await;
         (browser, reply)
     };
-    let (_, other) = come_back("bob").await;
+    let click = async |subject: &str| {
+        let mut browser = Browser::new(gateway.client());
+        let clicked = browser.click(&link, "").await;
+        come_back(browser, clicked, subject).await
+    };
+    let (_, other) = click("bob").await;
     assert!(other.status == 403 && text(&other).contains("for another person"), "{}", text(&other));
-    let (mut browser, own) = come_back("eve").await;
+    let (mut browser, own) = click("eve").await;
     assert_eq!(own.status, 303, "{}", text(&own));
     let away = Url::parse(own.header("location").unwrap()).unwrap();
     let back = browse(&away).await.header("location").unwrap().to_owned();
@@ -325,6 +329,56 @@ async fn the_page_demands_the_person_that_the_provider_names() {
     get(&eve, "eve").await;
     let refused = eventually(async || world.log.of("sign_in_refused"), |all| !all.is_empty()).await;
     assert_eq!(refused[0]["reason"], "other_person");
+
+    // Without a link, the page shows people their own sign-ins, and ends them.
+    let visit = async |subject: &str| {
+        let mut browser = Browser::new(gateway.client());
+        let sent = browser.open(PAGE).await;
+        let (mut browser, named) = come_back(browser, sent, subject).await;
+        assert_eq!((named.status, named.header("location")), (303, Some(PAGE)));
+        let page = text(&browser.open(PAGE).await);
+        (browser, page)
+    };
+    let (mut other, none) = visit("bob").await;
+    assert!(none.contains("no upstream"), "{none}");
+    other.end("wiki").await;
+    get(&eve, "eve").await;
+    let stranger = Browser::new(gateway.client()).end("wiki").await;
+    assert_eq!(stranger.status, 403, "{}", text(&stranger));
+    let (mut own, page) = visit("eve").await;
+    assert!(page.contains("<td>wiki<td>") && page.contains("GMT"), "{page}");
+    let left = text(&own.end("wiki").await);
+    assert!(left.contains("no upstream"), "{left}");
+    asked(&eve, "eve").await;
+    assert_eq!(Browser::new(gateway.client()).open(&link).await.status, 403);
+    let ended = eventually(async || world.log.of("sign_in_ended"), |all| !all.is_empty()).await;
+    assert_eq!((ended.len(), &ended[0]["caller"]), (1, &json!("eve")));
+}
+
+#[tokio::test]
+async fn operators_see_who_has_signed_in_and_why_a_caller_is_asked() {
+    let world = World::start().await;
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("gateway.toml"), world.toml(NO_LOG)).unwrap();
+    let log = ("PROMPTGATE__TELEMETRY__LOG", LOG_WARNINGS);
+    let (process, admin) = Process::serve_admin(folder.path(), &[log]).await;
+    let ada = process.client().with("Authorization", "Bearer key-of-ada");
+    ready(&ada, 1).await;
+    let explain = async || {
+        let command = command(folder.path(), &["explain", "ada", "wiki__p"]);
+        let output = tokio::process::Command::from(command).output().await.unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let said = explain().await;
+    assert!(said.contains("ada is asked to sign in at wiki"), "{said}");
+    let (link, code) = asked(&ada, "ada").await;
+    Browser::new(process.client()).sign_in(&link, &code).await;
+    get(&ada, "ada").await;
+    let said = explain().await;
+    assert!(said.contains("ada has signed in at wiki, on 20"), "{said}");
+    let page = text(&admin.send("GET", "/upstreams/wiki", &[], b"").await);
+    assert!(page.contains("Accounts of callers") && page.contains("ada"), "{page}");
+    assert!(page.contains("sign_in</td>"), "{page}");
 }
 
 /// The link and the code that a list names instead of the prompts of the wiki.
@@ -352,6 +406,7 @@ async fn a_private_list_comes_with_the_sign_in_and_goes_with_the_account() {
     .await;
     assert_eq!(alone["prompts"], json!([]), "{alone}");
     listed(&alone);
+    gateway.drain().await;
 
     let shared = Upstream::with_prompts(&["s"]).await;
     let debounce = "[listing]\ndebounce = \"20ms\"\ndebounce_max = \"200ms\"\n";

@@ -51,6 +51,11 @@ impl Browser {
         self.send("POST", PAGE, &[("link", &value), ("code", code)]).await
     }
 
+    /// Ends the own sign-in at an upstream.
+    pub async fn end(&mut self, upstream: &str) -> Reply {
+        self.send("POST", PAGE, &[("end", upstream)]).await
+    }
+
     /// Clicks, and agrees at the authorization server; returns the address to which that sends the
     /// browser.
     pub async fn agree(&mut self, link: &str, code: &str) -> String {
