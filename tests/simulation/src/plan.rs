@@ -131,7 +131,7 @@ pub struct Faults {
 }
 
 /// The names of the faults, as the command line has them.
-pub const FAULTS: [&str; 19] = [
+pub const FAULTS: [&str; 20] = [
     "network",
     "moods",
     "disk",
@@ -151,6 +151,7 @@ pub const FAULTS: [&str; 19] = [
     "links",
     "rollouts",
     "versions",
+    "sign_ins",
 ];
 
 #[derive(Clone, Debug)]
@@ -344,6 +345,7 @@ impl Scenario {
                 asks,
                 acts_as_caller,
                 lists_per_caller,
+                signs_in: false,
                 // The text of one that asks, or that knows callers, cannot be asked for.
                 needs_approval: !asks && !acts_as_caller && rng.bool(),
                 announces: rng.u8(..) < 200,
@@ -405,6 +407,9 @@ impl Scenario {
         let reserve = own.choice([0, 64, 1 << 20]).expect("one of them");
         let export = own.bool().then(|| Export { batch: own.usize(1..100), reserve });
         let collector = own.u8(..) < 200;
+        for plan in &mut upstreams {
+            plan.signs_in = plan.acts_as_caller && own.bool();
+        }
         Self {
             latencies: (0..8).map(|_| draw_latency(rng)).collect(),
             upstreams,
@@ -481,6 +486,7 @@ impl Scenario {
             "links" => self.upstreams.iter_mut().for_each(|plan| plan.has_links = false),
             "rollouts" => self.upstreams.iter_mut().for_each(|plan| plan.has_rollout = false),
             "versions" => self.upstreams.iter_mut().for_each(|plan| plan.has_versions = false),
+            "sign_ins" => self.upstreams.iter_mut().for_each(|plan| plan.signs_in = false),
             "client" => drop(self.clients.pop()),
             "upstream" => drop(self.upstreams.pop()),
             "half" => self.chaos /= 2,
@@ -495,7 +501,7 @@ impl Scenario {
         let durability = if self.is_strict { "strict" } else { "interval" };
         let open: Vec<_> = rules.open.iter().map(|id| format!("{id:?}")).collect();
         let mut toml = format!(
-            "[server]\nlisten = \"{listen}\"\nexpose = [\"prompts\"{tools}]\nseal_key = {{ env = \"SEAL\" }}\n\
+            "[server]\nlisten = \"{listen}\"\nexpose = [\"prompts\"{tools}]\nseal_key = {{ env = \"SEAL\" }}\n{public_url}\
              [server.limits]\nrequest = \"5s\"\nserver_request_timeout = \"4s\"\ngrace = \"6s\"\npre_drain = \"0s\"\n\
              in_flight = {IN_FLIGHT}\nshare = {share}\n\
              [admin]\nlisten = \"{admin}\"\ntoken = {{ env = \"ADMIN\" }}\nwrite = true\n[admin.usage]\npath = \"\"\n\
@@ -518,6 +524,11 @@ impl Scenario {
             admin = admin_of(replica),
             page_size = rules.page_size,
             export = self.export.map(Export::keys).unwrap_or_default(),
+            public_url = if self.upstreams.iter().any(|plan| plan.signs_in) {
+                format!("public_url = \"http://{}/mcp\"\n", address_of(0))
+            } else {
+                String::new()
+            },
             tools = if self.has_skills() { ", \"tools\"" } else { "" },
             snapshot = self.has_snapshot,
             share = (SHARE as f64 + 0.1) / IN_FLIGHT as f64,
@@ -551,19 +562,22 @@ impl Scenario {
                     "[upstreams.{id}]\ntransport = \"http\"\nurl = \"http://{host}/mcp\""
                 )
                 .and_then(|()| {
-                    let vault = format!(
-                        "vault = {{ url = \"http://{}/v1/{id}/{{caller}}\" }}",
-                        vault::ADDRESS
-                    );
+                    let own = match plan.signs_in {
+                        true => "sign_in = {}".to_owned(),
+                        false => format!(
+                            "vault = {{ url = \"http://{}/v1/{id}/{{caller}}\" }}",
+                            vault::ADDRESS
+                        ),
+                    };
                     match (plan.acts_as_caller, plan.lists_per_caller) {
                         (true, false) => writeln!(
                             toml,
                             "act_as = \"caller\"\n\
-                                 credential = {{ bearer = {{ value = \"{SERVICE}\" }}, {vault} }}"
+                                 credential = {{ bearer = {{ value = \"{SERVICE}\" }}, {own} }}"
                         ),
                         (true, true) => writeln!(
                             toml,
-                            "act_as = \"caller\"\nlist_as = \"caller\"\ncredential = {{ {vault} }}"
+                            "act_as = \"caller\"\nlist_as = \"caller\"\ncredential = {{ {own} }}"
                         ),
                         (false, _) => Ok(()),
                     }

@@ -2,6 +2,7 @@
 //! it.
 
 mod author;
+pub mod authorization;
 pub mod versions;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -58,6 +59,8 @@ pub struct Plan {
     pub acts_as_caller: bool,
     /// Whether each caller has a list of its own, walked with its secret.
     pub lists_per_caller: bool,
+    /// Whether callers sign in there, instead of having secrets in the vault.
+    pub signs_in: bool,
     /// Whether only what was approved may be served.
     pub needs_approval: bool,
     /// Whether it announces changes; else the gateway polls.
@@ -550,6 +553,14 @@ impl Upstream {
         sleep(delay).await;
         if let Transport::Sse { .. } = self.0.plan.transport {
             return Ok(self.over_sse(&head, &message, fate).await);
+        }
+        if self.0.plan.signs_in && head.uri.path() != "/mcp" {
+            return Ok(match fate {
+                Fate::Status(code) => status(code),
+                Fate::Hang => std::future::pending().await,
+                Fate::Garbage(bytes) => json_bytes(Bytes::from_static(bytes)),
+                Fate::Cut | Fate::Well => self.authorization_server(head.uri.path(), &body),
+            });
         }
         if head.method != Method::POST {
             return Ok(self.without_body(&head.method));

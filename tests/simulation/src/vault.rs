@@ -86,6 +86,17 @@ impl Vault {
         self.lock().rotation += 1;
     }
 
+    /// Returns the secret of a caller for an upstream.
+    pub fn secret(&self, caller: &str, upstream: &str) -> String {
+        format!("{PREFIX}{caller}-for-{upstream}-{}", self.lock().rotation)
+    }
+
+    /// Draws for how many seconds a secret is valid.
+    pub fn lease(&self) -> u64 {
+        let State { rng, leases_are_long, .. } = &mut *self.lock();
+        if *leases_are_long { 36_000 } else { rng.u64(1..10) }
+    }
+
     /// Whether an upstream accepts a secret.
     pub fn accepts(&self, secret: &str) -> bool {
         secret.ends_with(&format!("-{}", self.lock().rotation)) && secret.starts_with(PREFIX)

@@ -3,6 +3,7 @@
 mod channel;
 mod events;
 mod links;
+mod sign_in;
 pub mod skills;
 mod versions;
 
@@ -56,6 +57,8 @@ pub struct Client {
     observers: Vec<Observer>,
     /// Public names that it has seen, or that it guesses.
     names: Vec<String>,
+    /// The last demand to sign in: an error, or a part of a list.
+    asked: Option<Value>,
     skills: ListedSkills,
 }
 
@@ -118,6 +121,7 @@ impl Client {
             next_id: 0,
             observers,
             names: Vec::new(),
+            asked: None,
             skills: ListedSkills::default(),
         }
     }
@@ -191,6 +195,7 @@ impl Client {
     /// Lists all prompts, page by page, and checks the list; `None` if it did not get all pages of
     /// one list.
     pub async fn list(&mut self) -> Option<Vec<String>> {
+        self.signs_in().await;
         let (mut prompts, mut incomplete) = (Vec::new(), BTreeSet::new());
         let (sent, mut cursor, mut pages) = (Instant::now(), None, 0);
         let mut served_by = BTreeSet::new();
@@ -203,7 +208,12 @@ impl Client {
             prompts.extend(page.prompts);
             pages += 1;
             served_by.extend(self.replica());
-            incomplete.extend(page.meta.incomplete.into_iter().map(|part| part.upstream));
+            for Incomplete { upstream, link } in page.meta.incomplete {
+                incomplete.insert(upstream);
+                if link.contains_key("url") {
+                    self.asked = Some(Value::Object(link));
+                }
+            }
             cursor = page.next_cursor;
             if cursor.is_none() {
                 break;
@@ -228,6 +238,13 @@ impl Client {
         Some(names)
     }
 
+    /// Signs in, if it was asked to. Returns whether it has tried.
+    async fn signs_in(&mut self) -> bool {
+        let Some(asked) = self.asked.take() else { return false };
+        let _ = timeout(DEADLINE, Box::pin(sign_in::sign_in(self, &asked))).await;
+        true
+    }
+
     async fn get_any(&mut self) -> Outcome {
         let guessed = self.rng.u8(..) < 60 || self.names.is_empty();
         let name = if guessed {
@@ -246,6 +263,10 @@ impl Client {
         let nonce = format!("{}-{}-{:08x}", self.plan.name, self.next_id, self.rng.u32(..));
         let params = json!({"name": name, "arguments": {"nonce": nonce}});
         let mut outcome = self.ask_for("prompts/get", params.clone(), Some(&nonce)).await;
+        let is_asked = matches!(&outcome, Outcome::Error(_, reason) if reason == "sign_in_needed");
+        if is_asked && self.signs_in().await {
+            outcome = self.ask_for("prompts/get", params.clone(), Some(&nonce)).await;
+        }
         let mut rounds = 0;
         while let Outcome::Result(result) = &outcome
             && result["resultType"] == "input_required"
@@ -592,6 +613,7 @@ impl Client {
             next_id: 0,
             observers: Vec::new(),
             names: Vec::new(),
+            asked: None,
             skills: ListedSkills::default(),
         };
         tokio::spawn(async move { drop(timeout(DEADLINE, other.post(&answer, None)).await) });
@@ -613,7 +635,7 @@ impl Client {
         }
     }
 
-    fn outcome(&self, message: &Value, id: u64, status: u16) -> Outcome {
+    fn outcome(&mut self, message: &Value, id: u64, status: u16) -> Outcome {
         let is_own = message["id"] == id || (message["id"].is_null() && status >= 400);
         let has_one = message.get("result").is_some() != message.get("error").is_some();
         if !is_own || !has_one {
@@ -627,6 +649,9 @@ impl Client {
         let code = error["code"].as_i64().unwrap_or_default();
         let reason = error["data"]["reason"].as_str().unwrap_or_default().to_owned();
         self.check_error(code, error);
+        if reason == "sign_in_needed" {
+            self.asked = Some(error["data"].clone());
+        }
         match status {
             404 | 429 => Outcome::Status(status),
             _ => Outcome::Error(code, reason),
@@ -859,4 +884,6 @@ struct Meta {
 #[derive(Deserialize)]
 struct Incomplete {
     upstream: String,
+    #[serde(flatten)]
+    link: serde_json::Map<String, Value>,
 }
