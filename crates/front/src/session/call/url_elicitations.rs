@@ -22,11 +22,14 @@ const MAX_PENDING: usize = 1024;
 impl PendingUrlElicitations {
     /// Adds a URL elicitation of a session.
     pub(crate) fn add(&self, elicitation: UrlElicitationComplete, session: Nonce) {
+        let added = (elicitation, session);
         let mut pending = self.0.locked();
+        // A client may ask again before the user has finished.
+        pending.retain(|known| *known != added);
         if pending.len() >= MAX_PENDING {
             pending.pop_front();
         }
-        pending.push_back((elicitation, session));
+        pending.push_back(added);
     }
 
     /// Adds all URL elicitations that a `URLElicitationRequiredError` names. `max_depth` bounds the
@@ -70,6 +73,7 @@ mod tests {
         let pending = PendingUrlElicitations::default();
         let elicitation =
             |id: usize| UrlElicitationComplete { upstream: "up".into(), id: id.to_string() };
+        pending.add(elicitation(1), Nonce::from_bytes([1; 16]));
         pending.add(elicitation(1), Nonce::from_bytes([1; 16]));
         assert!(!pending.take(&elicitation(1), Nonce::from_bytes([2; 16])));
         assert!(!pending.take(&elicitation(2), Nonce::from_bytes([1; 16])));
