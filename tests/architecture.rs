@@ -644,6 +644,7 @@ fn secrets_are_exposed_in_few_places() {
         "upstream/auth/client_credentials.rs",
         "upstream/auth/exchange.rs",
         "upstream/auth/id_jag.rs",
+        "upstream/auth/file_credential.rs",
         "upstream/auth/vault.rs",
         "upstream/auth/workload.rs",
         "oauth/client.rs",

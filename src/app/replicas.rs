@@ -196,8 +196,8 @@ async fn handle_all(
                 desk.answer(body, receipt, &tasks);
                 continue;
             }
-            RelayMessage::Hint { upstream } => {
-                edition.router.hint(&upstream);
+            RelayMessage::Hint { upstream, accepted } => {
+                edition.router.hint(&upstream, accepted);
                 tasks.spawn(receipt.acknowledge(Handling::Handled));
                 continue;
             }

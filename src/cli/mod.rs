@@ -69,6 +69,7 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
         Command::Logins { file, output } => operate::login::list(&file.config, &output)?,
         Command::Logout(options) => operate::login::end(&options)?,
         Command::Accounts(command) => operate::accounts::run(&command)?,
+        Command::Upstreams(command) => operate::upstreams::run(&command)?,
         Command::Rollouts(command) => author::rollouts::run(&command)?,
         Command::Guards(GuardsCommand::Test { name, file }) => observe::guards::test(&name, &file)?,
         Command::Guards(GuardsCommand::Report(query)) => observe::guards::report(&query)?,
@@ -79,12 +80,10 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
         Command::Health(check) => operate::health::run(&check)?,
         Command::List { pattern, upstream, long, skills, gateway } => {
             let choice = author::client::Choice { pattern, upstream };
-            if skills {
-                author::skills::list(&gateway, &choice)?;
-            } else if long {
-                author::client::list_origins(&gateway, &choice)?;
-            } else {
-                author::client::list(&gateway, &choice)?;
+            match (skills, long) {
+                (true, _) => author::skills::list(&gateway, &choice)?,
+                (false, true) => author::client::list_origins(&gateway, &choice)?,
+                (false, false) => author::client::list(&gateway, &choice)?,
             }
         }
         Command::Get { name, arguments, gateway } if name.starts_with(SCHEME) => {

@@ -13,7 +13,9 @@ use tokio::time::Instant;
 
 use super::approvals::{Folder, enforced};
 use crate::audit::Log;
+use crate::rollouts;
 use crate::support::client::modern;
+use crate::support::process::command;
 use crate::support::{Client, Gateway, Process, Received, Scripted, Upstream, eventually};
 
 const QUICK: &str = "[listing]\ndebounce = \"5ms\"\n";
@@ -63,7 +65,7 @@ impl Registry {
         self.0.lock().unwrap().prompts.get_mut(name).unwrap().staging = Some(version);
     }
 
-    fn remove(&self, name: &str) {
+    pub(crate) fn remove(&self, name: &str) {
         self.0.lock().unwrap().prompts.remove(name);
     }
 
@@ -496,6 +498,67 @@ async fn a_removal_of_much_is_held_back_and_reported_until_the_source_says_the_s
     names[1..].iter().for_each(|name| registry.remove(name));
     eventually(async || client.names().await.0, Vec::is_empty).await;
     assert!(removed_at.elapsed() >= Duration::from_secs(1), "applied after hold_removals");
+}
+
+#[tokio::test]
+async fn a_removal_that_is_held_back_is_applied_at_once_after_the_word_of_a_person() {
+    let registry = Registry::default();
+    registry.publish("greet", "one");
+    let store = registry.serve().await;
+    let log = Log::new();
+    let more = format!("hold_removals = \"10m\"\n{}{}", rollouts::ADMIN, log.table());
+    let gateway = before(&store, "mlflow", &more).await;
+    let client = gateway.client();
+    lists(&client, &["s__greet"]).await;
+    let admin = rollouts::admin(&gateway);
+    let accept = async |id: &str| {
+        let path = format!("/api/v1/upstreams/{id}/accept");
+        let reply = admin.send("POST", &path, &[], b"{\"by\": \"ada\", \"why\": \"moved\"}").await;
+        (reply.status, reply.json())
+    };
+    for (id, status) in [("s", 409), ("other", 404)] {
+        let (refused, answer) = accept(id).await;
+        assert_eq!(refused, status, "{answer}");
+    }
+    assert_eq!(accept("s").await.1["error"], "no removal of s is held back here");
+    registry.remove("greet");
+    let note = async || {
+        let shown = admin.send("GET", "/api/v1/upstreams", &[], b"").await.json();
+        shown["upstreams"][0]["note"].to_string()
+    };
+    eventually(&note, |note| note.contains("`promptgate upstreams accept s`")).await;
+    lists(&client, &["s__greet"]).await;
+    assert_eq!(accept("s").await, (200, json!({"served": 1, "listed": 0})));
+    lists(&client, &[]).await;
+    eventually(&note, |note| !note.contains("hold_removals")).await;
+    let accepted = log.wait_for("removal_accepted").await;
+    for (member, value) in [("upstream", json!("s")), ("by", json!("ada")), ("served", json!(1))] {
+        assert_eq!(accepted[member], value, "{accepted}");
+    }
+
+    // The same with the command, and a word for the removal that was shown only.
+    for name in ["a", "b"] {
+        registry.publish(name, "two");
+    }
+    lists(&client, &["s__a", "s__b"]).await;
+    ["a", "b"].iter().for_each(|name| registry.remove(name));
+    eventually(&note, |note| note.contains("lists 0 prompts")).await;
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("http://{}", admin.addr);
+    let accept = async || {
+        let mut command = command(folder.path(), &["upstreams", "accept", "s", "--url", &url]);
+        command.env("PROMPTGATE_ADMIN_TOKEN", "t").env("USER", "bob");
+        let output = tokio::process::Command::from(command).output().await.unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        (output.status.code(), text(output.stdout) + &text(output.stderr))
+    };
+    let (code, said) = accept().await;
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("s lists 0 prompts, of 2 that are served"), "{said}");
+    lists(&client, &[]).await;
+    let (code, said) = accept().await;
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("no removal of s is held back here"), "{said}");
 }
 
 #[tokio::test]

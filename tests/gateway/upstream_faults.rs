@@ -2,7 +2,7 @@
 //! grows, and none of their words are repeated.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use config::Config;
 use serde_json::{Value, json};
@@ -334,4 +334,77 @@ fn a12_an_address_out_of_reach_is_a_mistake_of_the_configuration() {
         let error = Config::parse("g", &toml, Path::new(""), &[]).expect_err(host).to_string();
         assert!(error.contains("g:3: upstreams.up.url") && error.contains(told), "{error}");
     }
+}
+
+/// An upstream that takes calls with the header of a name and the present value only.
+async fn locked(name: &'static str, value: &Arc<Mutex<String>>) -> Upstream {
+    let valid = value.clone();
+    Upstream::modern(move |asked| {
+        let is_valid = asked.header(name) == Some(valid.lock().unwrap().as_str());
+        (!is_valid).then(|| Scripted::Http(401, vec![], vec![]))
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_secret_that_is_replaced_and_revoked_at_once_fails_no_call() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("secret");
+    for (header, scheme, credential) in [
+        ("authorization", "Bearer ", format!("{{ bearer = {{ file = {file:?} }} }}")),
+        ("x-api-key", "", format!("{{ header = \"X-Api-Key\", value = {{ file = {file:?} }} }}")),
+    ] {
+        let value = Arc::new(Mutex::new(format!("{scheme}first-secret")));
+        std::fs::write(&file, "first-secret\n").unwrap();
+        let upstream = locked(header, &value).await;
+        let gateway =
+            Gateway::start(&format!("{}credential = {credential}\n", upstream.table("up"))).await;
+        let client = gateway.client();
+        let get = async || client.modern("prompts/get", json!({"name": "up__p"})).await.json();
+        assert_eq!(get().await["error"], Value::Null);
+
+        // This gateway reads its configuration once, so that no reload helps.
+        std::fs::write(&file, "second-secret\n").unwrap();
+        *value.lock().unwrap() = format!("{scheme}second-secret");
+        let gets = || {
+            let received = upstream.received();
+            received.iter().filter(|asked| asked.method() == "prompts/get").count()
+        };
+        let before = gets();
+        assert_eq!(gateway.texts_at_once(20).await.len(), 20);
+        assert!((before + 21..=before + 40).contains(&gets()), "at most one retry for each call");
+        let before = gets();
+        get().await;
+        assert_eq!(gets(), before + 1, "the new secret is kept");
+
+        // A secret that is refused as well is sent once for each call.
+        *value.lock().unwrap() = "another".to_owned();
+        let before = gets();
+        for _ in 0..5 {
+            assert_eq!(get().await["error"]["data"]["reason"], "upstream_auth_failed");
+        }
+        assert_eq!(gets(), before + 5);
+    }
+}
+
+#[tokio::test]
+async fn a_secret_that_was_read_again_is_removed_from_the_words_of_the_upstream() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("secret");
+    std::fs::write(&file, "first-secret").unwrap();
+    let upstream = Upstream::modern(|asked| {
+        let sent = asked.header("authorization").unwrap_or_default();
+        match asked.method() == "prompts/get" {
+            true if sent == "Bearer first-secret" => Some(Scripted::Http(401, vec![], vec![])),
+            true => Some(asked.error(-32603, &format!("not for {sent}"))),
+            false => None,
+        }
+    })
+    .await;
+    let credential = format!("credential = {{ bearer = {{ file = {file:?} }} }}\n");
+    let gateway = Gateway::start(&(upstream.table("up") + &credential)).await;
+    std::fs::write(&file, "second-secret").unwrap();
+    let answer = gateway.client().modern("prompts/get", json!({"name": "up__p"})).await.json();
+    assert_eq!(answer["error"]["data"]["reason"], "upstream_error", "{answer}");
+    assert!(!answer.to_string().contains("second-secret"), "{answer}");
 }

@@ -18,6 +18,7 @@ use super::console::{ConsoleFrame, LoginPage, SignedInPage};
 use super::labels::{self, MoveRequest, RemovalRequest};
 use super::pages::trial::{self, Attempt};
 use super::pages::{self, PageError, PageResult};
+use super::removals::{self, AcceptanceRequest};
 use super::request::{PageRequest, Params};
 use super::rollouts;
 use super::routes::{self, ConsolePage, FoundRoutes, Handler, LoginStep};
@@ -378,6 +379,19 @@ impl AdminServer {
             StatusCode::OK,
             &accounts::revoke(&self.state, revocation, visitor).await,
         ))
+    }
+
+    /// Applies the removal of prompts that an upstream holds back.
+    pub(super) async fn accept_removal(
+        &self,
+        upstream: &str,
+        head: &Parts,
+        body: Incoming,
+        visitor: &Visitor,
+    ) -> PageResult<AdminAnswer> {
+        let what = r#"{"by": "…", "why": "…"}"#;
+        let request: AcceptanceRequest = self.json_body(head, body, what).await?;
+        Ok(api_answer(removals::accept(&self.state, upstream, request, visitor)))
     }
 
     /// Changes the rollout of a prompt.

@@ -1,6 +1,6 @@
 //! The admin side: liveness, readiness, metrics, the state of the gateway as JSON, and the console
-//! for people. It reads state; only decisions on prompts and rollouts, moves of labels and
-//! revocations of accounts change any.
+//! for people. It reads state; only decisions on prompts, removals and rollouts, moves of labels
+//! and revocations of accounts change any.
 
 #![forbid(unsafe_code)]
 // Untrusted input must not panic; tests may.
@@ -16,6 +16,7 @@ mod accounts;
 pub mod hosts;
 mod pages;
 mod readiness;
+mod removals;
 mod approvals;
 mod labels;
 mod openapi;
@@ -291,6 +292,7 @@ impl AdminServer {
                 return AdminAnswer::json(StatusCode::OK, &accounts::all(&self.state).await);
             }
             Handler::Revoke => self.revoke(head, body, visitor).await,
+            Handler::AcceptRemoval => self.accept_removal(name, head, body, visitor).await,
             Handler::ChangeRollout => self.change_rollout(name, head, body, visitor).await,
             Handler::Reload => self.reload(head, body, visitor).await,
             Handler::Evidence => self.evidence(head, body).await,

@@ -36,6 +36,7 @@ pub(super) enum Handler {
     RemoveLabel,
     Accounts,
     Revoke,
+    AcceptRemoval,
     ChangeRollout,
     Reload,
     /// Usage and audit logs of all replicas.
@@ -115,13 +116,14 @@ const APPROVER: Option<Role> = Some(Role::Approver);
 const APPROVE: Action = Action::Approve { unseen: false, partial: false };
 
 /// A path without names comes before one that it matches, too.
-pub(super) static ROUTES: [Route; 59] = [
+pub(super) static ROUTES: [Route; 60] = [
     get("/livez", None, Handler::Livez),
     get("/readyz", None, Handler::Readyz),
     get("/metrics", VIEWER, Handler::Metrics),
     get("/api/v1/openapi.json", VIEWER, Handler::OpenApi),
     get("/api/v1/status", VIEWER, Handler::Document(|state| ok(&state.status()))),
     get("/api/v1/upstreams", VIEWER, Handler::Document(|state| ok(&state.upstreams()))),
+    post("/api/v1/upstreams/{id}/accept", APPROVER, Handler::AcceptRemoval),
     get("/api/v1/catalog", VIEWER, Handler::Document(|state| ok(&state.catalog()))),
     get("/api/v1/replicas", VIEWER, Handler::Document(|state| ok(&state.replicas()))),
     post("/api/v1/evidence", VIEWER, Handler::Evidence),

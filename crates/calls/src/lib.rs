@@ -578,11 +578,14 @@ impl Router {
         self.shared.suspended.count()
     }
 
-    /// Schedules a new read of an upstream whose webhook reports a change.
-    pub fn hint(&self, upstream: &str) {
+    /// Schedules a new read of an upstream whose webhook reports a change, or whose removal that
+    /// leaves `accepted` prompts a person has accepted.
+    pub fn hint(&self, upstream: &str, accepted: Option<usize>) {
         let id = UpstreamId::parse(upstream);
-        if let Some(upstream) = id.and_then(|id| self.upstreams.get(&id)) {
-            upstream.take_hint();
+        match (id.and_then(|id| self.upstreams.get(&id)), accepted) {
+            (Some(upstream), None) => upstream.take_hint(),
+            (Some(upstream), Some(listed)) => upstream.accept_removal(listed),
+            (None, _) => {}
         }
     }
 

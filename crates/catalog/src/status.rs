@@ -100,7 +100,9 @@ impl UpstreamStatus {
         let seconds = until.saturating_duration_since(Instant::now()).as_secs();
         Some(format!(
             "lists {listed} prompts; the {served} of before are served for {seconds} s more, \
-             unless it lists its prompts again (hold_removals)"
+             unless it lists its prompts again (hold_removals); if they were removed on purpose: \
+             `promptgate upstreams accept {}`",
+            self.id
         ))
     }
 

@@ -22,7 +22,14 @@ pub struct HeldRemoval {
 
 /// Decides on the removals of one source. Pure: the clock is an argument.
 #[derive(Debug, Default)]
-pub(crate) struct RemovalGuard(Mutex<Option<HeldRemoval>>);
+pub(crate) struct RemovalGuard(Mutex<Removals>);
+
+#[derive(Debug, Default)]
+struct Removals {
+    held: Option<HeldRemoval>,
+    /// The number of prompts after an accepted removal. It holds for the next list only.
+    accepted: Option<usize>,
+}
 
 /// The decision on a new list.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -45,34 +52,39 @@ impl RemovalGuard {
         hold: Duration,
         now: Instant,
     ) -> Removal {
-        let mut held = self.held();
+        let mut removals = self.removals();
+        let Removals { held, accepted } = std::mem::take(&mut *removals);
         let (served, left) = (names(before), names(listed));
-        if hold.is_zero() || !is_much(&served, &left) {
-            *held = None;
+        let is_accepted = accepted == Some(left.len());
+        if hold.is_zero() || is_accepted || !is_much(&served, &left) {
             return Removal::Applied;
         }
         let new = HeldRemoval { served: served.len(), listed: left.len(), until: now + hold };
         let known = held.filter(|known| known.listed == new.listed);
         if known.is_some_and(|known| known.until <= now) {
-            *held = None;
             return Removal::Applied;
         }
         let removal = known.unwrap_or(new);
-        *held = Some(removal);
+        removals.held = Some(removal);
         Removal::Held { removal, is_news: known.is_none() }
+    }
+
+    /// Accepts a removal for a person: the next list is served if it has `listed` prompts.
+    pub(crate) fn accept(&self, listed: usize) {
+        self.removals().accepted = Some(listed);
     }
 
     /// Forgets a removal: the source lists its prompts again.
     pub(crate) fn clear(&self) {
-        *self.held() = None;
+        *self.removals() = Removals::default();
     }
 
     /// Returns the removal that is held back at present.
     pub(crate) fn current(&self) -> Option<HeldRemoval> {
-        *self.held()
+        self.removals().held
     }
 
-    fn held(&self) -> MutexGuard<'_, Option<HeldRemoval>> {
+    fn removals(&self) -> MutexGuard<'_, Removals> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -138,5 +150,26 @@ mod tests {
         guard.clear();
         assert_eq!(guard.current(), None);
         assert!(is_news(at(9_000, 0)), "a removal that was forgotten is not applied");
+    }
+
+    #[tokio::test]
+    async fn an_accepted_removal_is_applied_by_the_next_list_if_that_has_as_many_prompts() {
+        let guard = RemovalGuard::default();
+        let now = Instant::now();
+        let listing = |listed| guard.decide(&list(0..9), &list(0..listed), HOLD, now);
+        let is_held = |removal| matches!(removal, Removal::Held { .. });
+        assert!(is_held(listing(2)));
+        guard.accept(2);
+        assert!(is_held(listing(0)), "more is gone than the person knew");
+        assert!(is_held(listing(2)), "it holds for one list");
+        guard.accept(2);
+        assert_eq!((listing(2), guard.current()), (Removal::Applied, None));
+        guard.accept(2);
+        guard.clear();
+        assert!(is_held(listing(2)), "the source had its prompts again");
+        // A replica may hear of it before it has read the source.
+        let other = RemovalGuard::default();
+        other.accept(0);
+        assert_eq!(other.decide(&list(0..9), &list(0..0), HOLD, now), Removal::Applied);
     }
 }

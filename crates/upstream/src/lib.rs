@@ -146,6 +146,12 @@ impl Upstream {
         self.removals.current()
     }
 
+    /// Accepts the removal that leaves `listed` prompts, and has the source read again at once.
+    pub fn accept_removal(&self, listed: usize) {
+        self.removals.accept(listed);
+        self.doubt_list();
+    }
+
     /// Returns the numbers of the last hour.
     pub fn recent(&self) -> RecentSummary {
         self.recent_calls.summary(Instant::now())

@@ -8,7 +8,7 @@ use super::connection::connect::Connector;
 use domain::fault::UpstreamFaultKind as Kind;
 use domain::redaction::{Secrets, without_secrets};
 
-/// The secrets of one upstream: the configured secrets, and the last access tokens.
+/// The secrets of one upstream: the configured secrets, and the last tokens.
 pub struct UpstreamSecrets {
     configured: Secrets,
     /// The source of the access tokens, if the upstream is called with tokens.
@@ -45,7 +45,7 @@ impl SecretSource for UpstreamSecrets {
         let tokens = self.connector.as_ref().map(|connector| connector.last_tokens());
         let mut secrets = Cow::Borrowed(&self.configured);
         for token in tokens.iter().flatten().flatten().filter_map(|value| value.to_str().ok()) {
-            let token = token.strip_prefix("Bearer ").unwrap_or(token);
+            let token = token.split_once(' ').map_or(token, |(_scheme, token)| token);
             if token.len() >= MIN_SECRET {
                 secrets.to_mut().add(token);
             }

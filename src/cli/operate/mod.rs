@@ -18,3 +18,4 @@ pub(super) mod serve;
 #[cfg(target_os = "linux")]
 pub(super) mod supervise;
 pub(super) mod unmatched;
+pub(super) mod upstreams;

@@ -48,7 +48,7 @@ impl Cli {
 const GROUPS: [(&str, &str); 4] = [
     (
         "Run the gateway",
-        "serve init import check config key connect reload login logins logout accounts schema completions man",
+        "serve init import check config key connect reload upstreams login logins logout accounts schema completions man",
     ),
     ("Write prompts", "render list get labels rollouts"),
     ("Approve prompts", "approvals"),
@@ -180,6 +180,12 @@ pub(crate) enum Command {
     /// required. Tokens themselves are never shown.
     #[command(subcommand)]
     Accounts(AccountsCommand),
+    /// Apply a removal of many prompts that is held back
+    ///
+    /// Calls the admin API of a running gateway, with the token in the environment variable
+    /// PROMPTGATE_ADMIN_TOKEN if one is required. `promptgate status` names the upstreams.
+    #[command(subcommand)]
+    Upstreams(UpstreamsCommand),
     /// List, start, change and end rollouts
     ///
     /// A rollout gives a share of the callers another version of a prompt. Those that are started
@@ -595,6 +601,22 @@ pub(crate) enum AccountsCommand {
         /// Revoke the accounts of all callers at all upstreams
         #[arg(long, conflicts_with_all = ["caller", "upstream"])]
         all: bool,
+        #[command(flatten)]
+        admin: AdminApi,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum UpstreamsCommand {
+    /// Apply the removal that hold_removals holds back, on all replicas (needs admin.write)
+    ///
+    /// If the source lists another number of prompts by then, that removal is held back.
+    Accept {
+        /// Id of the upstream
+        id: String,
+        /// Reason, for the audit log
+        #[arg(long, value_name = "TEXT")]
+        why: Option<String>,
         #[command(flatten)]
         admin: AdminApi,
     },

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::stores::{Registry, serves};
+use crate::stores::{Registry, lists, serves};
 use crate::support::client::request;
 use crate::support::gateway::api_key;
 use crate::support::replicas::{Replica, Replicas, Store};
@@ -248,6 +248,34 @@ async fn a_webhook_that_one_replica_gets_is_heard_by_all() {
     assert_eq!(delivered.status, 202);
     for replica in &replicas.replicas {
         serves(&replica.client(), "s__greet", &["two"]).await;
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs redis-server"]
+async fn a_removal_that_is_accepted_at_one_replica_is_applied_by_all() {
+    let registry = Registry::default();
+    registry.publish("greet", "one");
+    let prompts = registry.serve().await;
+    let store = Store::start().await;
+    let toml = hooks::table(&prompts).replace("1d", "100ms") + rollouts::ADMIN;
+    let replicas = Replicas::start(&store.url(), &toml).await;
+    for replica in &replicas.replicas {
+        serves(&replica.client(), "s__greet", &["one"]).await;
+    }
+    registry.remove("greet");
+    let held = async |replica: &Replica| {
+        replica.admin.send("GET", "/api/v1/upstreams", &[], b"").await.json()["upstreams"][0]
+            .to_string()
+    };
+    for replica in &replicas.replicas {
+        eventually(async || held(replica).await, |row| row.contains("lists 0 prompts")).await;
+    }
+    let admin = replicas.replicas[0].admin.clone().with("Content-Type", "application/json");
+    let accepted = admin.send("POST", "/api/v1/upstreams/s/accept", &[], b"{}").await;
+    assert_eq!(accepted.status, 200, "{accepted:?}");
+    for replica in &replicas.replicas {
+        lists(&replica.client(), &[]).await;
     }
 }
 

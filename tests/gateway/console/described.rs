@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::{document, post, text, with_token};
 use crate::approvals::{Changeable, Folder};
+use crate::stores::Registry;
 use crate::support::client::Reply;
 use crate::support::gateway::api_key;
 use crate::support::{
@@ -78,6 +79,9 @@ struct Everything {
     process: Process,
     admin: Client,
     changeable: Changeable,
+    /// The store of the upstream `store`.
+    registry: Registry,
+    _store: Upstream,
     _servers: Vec<Server>,
 }
 
@@ -93,6 +97,13 @@ impl Everything {
             methods = [\"prompts/get\"]\n";
         toml += "[[overlays]]\nupstream = \"modern\"\nprompt = \"all\"\ntitle = \"Everything\"\n";
         toml += &(changeable.upstream.table("up") + "approval = \"enforce\"\n");
+        let registry = Registry::default();
+        registry.publish("gone", "text");
+        let store = registry.serve().await;
+        toml += &format!(
+            "[upstreams.store]\ntransport = \"mlflow\"\nurl = \"http://{}\"\npoll = \"50ms\"\nstate = \"\"\n",
+            store.addr
+        );
         toml += "[upstreams.dead]\ntransport = \"http\"\nurl = \"http://127.0.0.1:1/mcp\"\n";
         let mut servers = Vec::new();
         for (id, mode) in [
@@ -126,7 +137,15 @@ impl Everything {
         let skill = "---\nname: tea\ndescription: d\n---\n";
         std::fs::write(folder.path().join("house/tea/SKILL.md"), skill).unwrap();
         let (process, admin) = Process::serve_admin(folder.path(), &[]).await;
-        Self { folder, process, admin: with_token(&admin), changeable, _servers: servers }
+        Self {
+            folder,
+            process,
+            admin: with_token(&admin),
+            changeable,
+            registry,
+            _store: store,
+            _servers: servers,
+        }
     }
 
     /// Uses prompts, well and badly, so that every list has something in it.
@@ -164,6 +183,12 @@ async fn every_answer_is_as_it_is_described() {
     let revoked = post(admin, "/accounts/revoke", &json!({"upstream": "own"})).await;
     described.check("POST", "/api/v1/accounts/revoke", &revoked);
     assert_eq!(revoked.json()["revoked"].as_array().unwrap().len(), 1);
+
+    everything.registry.remove("gone");
+    let accept = async || post(admin, "/upstreams/store/accept", &json!({"why": "gone"})).await;
+    let accepted = eventually(accept, |reply| reply.status != 409).await;
+    described.check("POST", "/api/v1/upstreams/{id}/accept", &accepted);
+    assert_eq!(accepted.json(), json!({"served": 1, "listed": 0}));
 
     let rollouts = described.get(admin, "/api/v1/rollouts", "/api/v1/rollouts").await.json();
     assert_eq!(rollouts["rollouts"][0]["state"], "running", "{rollouts}");

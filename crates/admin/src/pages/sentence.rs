@@ -61,6 +61,10 @@ const SENTENCES: &[(&str, &str)] = &[
     ("recovered", "The audit log was recovered after a crash, behind record {last_seq}"),
     ("refused", "*Refused* {count:request} of {who}: {reason}[ ({by})]"),
     ("reload_requested", "{by} requested a reload[, and accepted the file {accepted}]"),
+    (
+        "removal_accepted",
+        "{by} accepted that {upstream} lists {listed:prompt}, of {served} before[: {why}]",
+    ),
     ("removal_held", "{upstream} lists {listed:prompt}; the {served} of before *stay served*"),
     ("resumed", "The audit log can be written again[, after {after}]"),
     ("rollout_changed", "{by} set the rollout of {prompt} to {to}: share {share}[: {why}]"),

@@ -46,6 +46,7 @@ const OTHER_CHANGES: &[&str] = &[
     "prompt_state",
     "prompt_states",
     "reload_requested",
+    "removal_accepted",
     "removal_held",
     "sign_in_done",
     "sign_in_ended",

@@ -19,8 +19,9 @@ pub enum RelayMessage {
     Cancelled { session: [u8; 16], request: String },
     /// A question about usage or the audit log of the recipient, which answers it.
     Question { body: Vec<u8> },
-    /// A hint of an upstream that its list has changed.
-    Hint { upstream: String },
+    /// A hint of an upstream that its list has changed, or a person's word (`accepted`): a removal
+    /// that leaves this number of prompts is accepted.
+    Hint { upstream: String, accepted: Option<usize> },
     /// The rollback or restart of a rollout, as JSON text.
     Rollback { body: Vec<u8> },
     /// A message that was posted to an HTTP+SSE session.
@@ -83,7 +84,8 @@ enum HeaderContent {
     Acknowledgement { handling: Handling },
     Question {},
     Answer {},
-    Hint { upstream: String },
+    // Older replicas neither send nor read `accepted`.
+    Hint { upstream: String, accepted: Option<usize> },
     Rollback {},
 }
 
@@ -145,8 +147,8 @@ impl Envelope {
             EnvelopeContent::Message(RelayMessage::Question { body }) => {
                 (HeaderContent::Question {}, body)
             }
-            EnvelopeContent::Message(RelayMessage::Hint { upstream }) => {
-                (HeaderContent::Hint { upstream }, Vec::new())
+            EnvelopeContent::Message(RelayMessage::Hint { upstream, accepted }) => {
+                (HeaderContent::Hint { upstream, accepted }, Vec::new())
             }
             EnvelopeContent::Message(RelayMessage::Rollback { body }) => {
                 (HeaderContent::Rollback {}, body)
@@ -188,8 +190,8 @@ impl Envelope {
             HeaderContent::Question {} => {
                 EnvelopeContent::Message(RelayMessage::Question { body: body.to_vec() })
             }
-            HeaderContent::Hint { upstream } => {
-                EnvelopeContent::Message(RelayMessage::Hint { upstream })
+            HeaderContent::Hint { upstream, accepted } => {
+                EnvelopeContent::Message(RelayMessage::Hint { upstream, accepted })
             }
             HeaderContent::Rollback {} => {
                 EnvelopeContent::Message(RelayMessage::Rollback { body: body.to_vec() })
@@ -223,7 +225,7 @@ impl RelayMessage {
             | Self::Question { body }
             | Self::Rollback { body } => body.len(),
             Self::Cancelled { request, .. } => request.len(),
-            Self::Hint { upstream } => upstream.len(),
+            Self::Hint { upstream, .. } => upstream.len(),
         }
     }
 
@@ -366,7 +368,8 @@ mod tests {
                 RelayMessage::Response { session, body: body.clone() },
                 RelayMessage::Cancelled { session, request: text.clone() },
                 RelayMessage::Question { body: body.clone() },
-                RelayMessage::Hint { upstream: text.clone() },
+                RelayMessage::Hint { upstream: text.clone(), accepted: None },
+                RelayMessage::Hint { upstream: text.clone(), accepted: Some(session.len()) },
                 RelayMessage::Rollback { body: body.clone() },
             ] {
                 let sent = envelope(EnvelopeContent::Message(message));

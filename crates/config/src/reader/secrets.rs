@@ -106,25 +106,27 @@ impl Section<'_> {
         let found = match field.as_str() {
             "value" => {
                 self.check_plain(key, text);
-                Ok(text.clone())
+                Ok(Secret::new(text))
             }
-            "env" => self.variable(text).ok_or_else(|| {
+            "env" => self.variable(text).map(Secret::new).ok_or_else(|| {
                 format!(
                     "environment variable {text} is not set. Set it and restart the gateway, or use \
                      {{ file = \"path\" }}, which is read again at each change"
                 )
             }),
-            "file" => self
-                .read_file(self.context.base.join(text))
-                .map(|content| content.trim_end().to_owned())
-                .map_err(|error| format!("cannot read {text}: {error}")),
+            "file" => {
+                let path = self.context.base.join(text);
+                self.read_file(path.clone())
+                    .map(|content| Secret::of_file(&content, path))
+                    .map_err(|error| format!("cannot read {text}: {error}"))
+            }
             _ => {
                 self.mistake(key, format!("must be {ALLOWED}"));
                 return None;
             }
         };
         let unset = |message: String| self.context.mistakes.add_unset(&self.path(key), message);
-        found.map(Secret::new).map_err(unset).ok()
+        found.map_err(unset).ok()
     }
 
     /// Removes the mistakes of unset secrets in this table and its subtables.

@@ -341,8 +341,7 @@ fn header_credential(
     let header = match (bearer, name, value) {
         (None, None, None) => return None,
         (Some(token), None, None) if !has_token => {
-            let value = Secret::new(format!("Bearer {}", token.expose()));
-            (http::header::AUTHORIZATION, value)
+            (http::header::AUTHORIZATION, token.with_prefix("Bearer "))
         }
         (None, Some(name), Some(value)) if !has_token => (name, value),
         _ => {

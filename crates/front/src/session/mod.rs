@@ -206,9 +206,9 @@ impl Sessions {
     /// Schedules an early read of an upstream, here and on the other replicas, after a hint that it
     /// has changed. A replica that misses the message finds the change by polling.
     pub(crate) fn hint(&self, upstream: &str) {
-        self.calls.router.hint(upstream);
+        self.calls.router.hint(upstream, None);
         if let Some(cluster) = self.cluster().cloned() {
-            let message = RelayMessage::Hint { upstream: upstream.to_owned() };
+            let message = RelayMessage::Hint { upstream: upstream.to_owned(), accepted: None };
             self.shared.tasks.spawn(async move { cluster.relay().tell_all(message).await });
         }
     }

@@ -1,9 +1,10 @@
-//! Access tokens for upstreams: their sources, and caches with one request at a time.
+//! Credentials for upstreams: their sources, and caches of tokens with one request at a time.
 
 pub mod authorization;
 pub(crate) mod caller_tokens;
 pub mod client_credentials;
 mod exchange;
+pub(crate) mod file_credential;
 pub mod id_jag;
 pub mod login;
 pub mod sign_in;

@@ -13,6 +13,7 @@ use super::Connection;
 use super::library_watch::LibraryWatch;
 use crate::auth::authorization::Authorization;
 use crate::auth::caller_tokens::CallerTokens;
+use crate::auth::file_credential::FileCredential;
 use crate::auth::token_source::TokenSource;
 use crate::call::correlator::{Correlator, NotificationSinks};
 use crate::held_removal::{HeldRemoval, Removal, RemovalGuard};
@@ -97,7 +98,11 @@ impl ConnectTarget {
         let endpoint = |http| {
             let tokens = TokenSource::new(http, tasks.clone(), logins)?;
             let tokens = tokens.map(|tokens| Authorization::Service(Box::new(tokens)));
-            HttpEndpoint::new(http, tokens, &upstream.settings, tasks.clone()).map(Arc::new)
+            let authorization = match tokens {
+                None => FileCredential::new(http)?.map(Authorization::File),
+                tokens => tokens,
+            };
+            HttpEndpoint::new(http, authorization, &upstream.settings, tasks.clone()).map(Arc::new)
         };
         Ok(match &upstream.transport {
             config::Transport::Http(http) => {
@@ -204,7 +209,7 @@ impl Connector {
         &self.upstream
     }
 
-    /// Returns the values of `Authorization` of the last requests that carry an access token.
+    /// Returns the credentials of the last requests that are not in the configuration.
     pub(crate) fn last_tokens(&self) -> [Option<HeaderValue>; 2] {
         self.authorization().map(Authorization::last_headers).unwrap_or_default()
     }
@@ -501,7 +506,8 @@ impl Connector {
             let HeldRemoval { served, listed, .. } = removal;
             let upstream = &self.upstream.id;
             warn!(%upstream, served, listed, held_for = ?hold,
-                "the removal of many prompts at once is held back");
+                "the removal of many prompts at once is held back; `promptgate upstreams accept \
+                 {upstream}` applies it");
             let event = AuditEvent::new("removal_held").text("upstream", upstream.as_str());
             self.sinks
                 .audit

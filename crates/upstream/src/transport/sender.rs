@@ -1,9 +1,9 @@
-//! Requests of one session to the origin of an upstream, with its cookies and access tokens.
+//! Requests of one session to the origin of an upstream, with its cookies and credentials.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::header::{AUTHORIZATION, COOKIE, LOCATION};
+use http::header::{COOKIE, LOCATION};
 use http::{HeaderMap, Method, Request, Response, StatusCode, Uri};
 use http_body_util::Full;
 
@@ -23,7 +23,7 @@ const MAX_REDIRECTS: usize = 2;
 #[derive(Clone)]
 pub(super) struct RequestSender {
     egress: Arc<Egress>,
-    /// Access tokens, if requests need them.
+    /// The credentials that may change from one request to the next.
     authorization: Option<Arc<Authorization>>,
     cookies: Arc<CookieJar>,
 }
@@ -39,7 +39,7 @@ impl RequestSender {
         Self { cookies: Arc::default(), ..self.clone() }
     }
 
-    /// Returns the access tokens, if requests need them.
+    /// Returns the credentials that may change from one request to the next.
     pub(super) fn authorization(&self) -> Option<&Authorization> {
         self.authorization.as_deref()
     }
@@ -72,19 +72,17 @@ impl RequestSender {
     ) -> Result<Response<ResponseBody>, Kind> {
         let token = tokens.header().await?;
         let mut headers = headers.clone();
-        headers.extend(token.clone().map(|token| (AUTHORIZATION, token)));
+        headers.extend(token.clone().map(|token| (tokens.name().clone(), token)));
         let response = self.send_once(method.clone(), url, &headers, body.clone()).await?;
         let another = match response.status() {
             StatusCode::UNAUTHORIZED => tokens.refused(token.as_ref(), response.headers()).await?,
             StatusCode::FORBIDDEN => {
-                match tokens.insufficient(token.as_ref(), response.headers()).await? {
-                    Some(another) => another,
-                    None => return Ok(response),
-                }
+                tokens.insufficient(token.as_ref(), response.headers()).await?
             }
-            _ => return Ok(response),
+            _ => None,
         };
-        headers.insert(AUTHORIZATION, another);
+        let Some(another) = another else { return Ok(response) };
+        headers.insert(tokens.name(), another);
         self.send_once(method, url, &headers, body).await
     }
 

@@ -107,8 +107,8 @@ const COMMON_HEADERS: usize = 13;
 const MAX_FIRST_BUFFER: usize = 4 << 20;
 
 impl HttpEndpoint {
-    /// The static credential of the gateway is sent unless requests are `authorized` for one
-    /// caller.
+    /// The static credential of the gateway is sent unless `authorization` has it, or the token of
+    /// one caller.
     ///
     /// # Errors
     /// When a configured header or certificate cannot be used.
@@ -124,8 +124,8 @@ impl HttpEndpoint {
         let accept = HeaderValue::from_static("application/json, text/event-stream");
         headers.insert(ACCEPT, accept);
         headers.insert(ACCEPT_ENCODING, UNENCODED);
-        let is_of_caller = matches!(authorization, Some(Authorization::Caller(_)));
-        let credential = http.credentials.header.as_ref().filter(|_| !is_of_caller);
+        let is_static = matches!(authorization, None | Some(Authorization::Service(_)));
+        let credential = http.credentials.header.as_ref().filter(|_| is_static);
         for (name, secret) in http.headers.iter().chain(credential) {
             let mut value = HeaderValue::from_str(secret.expose()).map_err(|e| e.to_string())?;
             value.set_sensitive(true);
@@ -159,7 +159,7 @@ impl HttpEndpoint {
         &self.headers
     }
 
-    /// Returns the access tokens, if requests need them.
+    /// Returns the credentials that may change from one request to the next.
     pub fn authorization(&self) -> Option<&Authorization> {
         self.sender.authorization()
     }

@@ -131,6 +131,7 @@ impl Operation {
         let names = path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
         let in_path = names.map(|name| match name {
             "name" => parameter(name, "path", "Public name."),
+            "id" => parameter(name, "path", "Id of the upstream."),
             "label" => parameter(name, "path", "Label."),
             other => panic!("{other} in {path} has no description"),
         });

@@ -14,6 +14,7 @@ use crate::documents::{
 };
 use crate::labels::{Labels, MoveRequest, RemovalRequest};
 use crate::pages::trial::{Completion, Trial};
+use crate::removals::{AcceptanceRequest, AcceptedRemoval};
 use crate::rollouts::{ChangedRollout, RolloutsDocument};
 use crate::routes::Route;
 use audit::question::Answers;
@@ -29,6 +30,7 @@ pub(super) fn of(route: &Route, schemas: &mut Schemas) -> Operation {
         Some("approvals") => of_approvals(path, schemas),
         Some("prompts") => of_prompts(path, schemas),
         Some("labels") if path != "/labels" => of_label(route, schemas),
+        Some("upstreams") if path != "/upstreams" => of_owned(path, schemas),
         Some("labels" | "rollouts" | "accounts") => of_owned(path, schemas),
         _ => of_gateway(path, schemas),
     }
@@ -139,6 +141,12 @@ fn of_owned(path: &str, schemas: &mut Schemas) -> Operation {
             "Revoked.",
             schemas,
         ),
+        "/upstreams/{id}/accept" => {
+            let summary = "Applies the removal of many prompts that an upstream holds back.";
+            action::<AcceptanceRequest, AcceptedRemoval>(summary, "The removal.", schemas)
+                .or(404, response("No upstream has this name.", &failure))
+                .or(409, response("Nothing is held back.", &failure))
+        }
         "/rollouts" => document::<RolloutsDocument>(
             "The rollouts, with the gets of their new versions in this replica.",
             schemas,
