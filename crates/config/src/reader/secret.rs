@@ -9,49 +9,61 @@ use base::platform::disk;
 #[derive(Clone, Eq, PartialEq)]
 pub struct Secret {
     text: String,
-    /// Whether the secret stands in the configuration file in plain text. It is treated as a
-    /// secret, but not searched for in texts of others.
-    is_plain: bool,
-    file: Option<PathBuf>,
-    /// The text before the content of the file, such as an authentication scheme.
-    prefix: &'static str,
+    /// Boxed: configurations have many secrets, and lie in futures.
+    origin: Option<Box<SecretOrigin>>,
+}
+
+/// The origin of a secret that is neither a variable nor an explicit value.
+#[derive(Clone, Eq, PartialEq)]
+enum SecretOrigin {
+    /// Plain text in the configuration file. It is treated as a secret, but not searched for in
+    /// texts of others.
+    Plain,
+    /// A file, and the text before its content, such as an authentication scheme.
+    File { path: PathBuf, prefix: &'static str },
 }
 
 impl Secret {
     pub fn new(text: impl Into<String>) -> Self {
-        Self { text: text.into(), is_plain: false, file: None, prefix: "" }
+        Self { text: text.into(), origin: None }
     }
 
-    /// Wraps the content of a file.
-    pub(crate) fn of_file(content: &str, file: PathBuf) -> Self {
-        Self { file: Some(file), ..Self::new(content.trim_end()) }
+    /// Wraps the content of a file, with a text before it.
+    pub(crate) fn of_file(content: &str, path: PathBuf, prefix: &'static str) -> Self {
+        let text = format!("{prefix}{}", content.trim_end());
+        Self { text, origin: Some(Box::new(SecretOrigin::File { path, prefix })) }
     }
 
     /// Wraps a plain text.
     pub(crate) fn plain(text: impl Into<String>) -> Self {
-        Self { is_plain: true, ..Self::new(text) }
+        Self { text: text.into(), origin: Some(Box::new(SecretOrigin::Plain)) }
     }
 
     /// Returns the secret with a text before it.
     pub(crate) fn with_prefix(self, prefix: &'static str) -> Self {
-        Self { text: format!("{prefix}{}", self.text), prefix, ..self }
+        match self.origin.as_deref() {
+            Some(SecretOrigin::File { path, .. }) => {
+                Self::of_file(&self.text, path.clone(), prefix)
+            }
+            _ => Self { text: format!("{prefix}{}", self.text), ..self },
+        }
     }
 
     /// Whether it is in a file, which may change.
     pub fn is_in_file(&self) -> bool {
-        self.file.is_some()
+        matches!(self.origin.as_deref(), Some(SecretOrigin::File { .. }))
     }
 
     /// Reads its file again; `None` without a file with a text. May block.
     pub fn read_again(&self) -> Option<Self> {
-        let file = self.file.as_ref()?;
-        let content = disk::read_text(file).ok()?;
-        let secret = Self::of_file(&content, file.clone());
-        (!secret.text.is_empty()).then(|| secret.with_prefix(self.prefix))
+        let Some(SecretOrigin::File { path, prefix }) = self.origin.as_deref() else { return None };
+        let content =
+            disk::read_text(path).ok().filter(|content| !content.trim_end().is_empty())?;
+        Some(Self::of_file(&content, path.clone(), prefix))
     }
 
     pub(crate) fn is_plain(&self) -> bool {
-        self.is_plain
+        matches!(self.origin.as_deref(), Some(SecretOrigin::Plain))
     }
 
     /// Returns the plain text. Review every call site: `tests/architecture.rs` lists the files that
@@ -80,7 +92,7 @@ mod tests {
     fn a_file_is_read_again_with_the_text_before_its_content() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("token");
-        let secret = Secret::of_file("one\n", file.clone()).with_prefix("Bearer ");
+        let secret = Secret::of_file("one\n", file.clone(), "").with_prefix("Bearer ");
         assert_eq!((secret.expose(), secret.read_again()), ("Bearer one", None));
         std::fs::write(&file, "two\n").unwrap();
         let again = secret.read_again().unwrap();

@@ -117,7 +117,7 @@ impl Section<'_> {
             "file" => {
                 let path = self.context.base.join(text);
                 self.read_file(path.clone())
-                    .map(|content| Secret::of_file(&content, path))
+                    .map(|content| Secret::of_file(&content, path, ""))
                     .map_err(|error| format!("cannot read {text}: {error}"))
             }
             _ => {

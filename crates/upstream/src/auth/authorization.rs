@@ -71,8 +71,7 @@ impl Authorization {
         }
     }
 
-    /// Returns the values of the header of the last requests, except for those in the
-    /// configuration.
+    /// Returns the values of the header of the last requests that are not configured.
     pub(crate) fn last_headers(&self) -> [Option<HeaderValue>; 2] {
         match self {
             Self::Service(tokens) => tokens.last_headers(),

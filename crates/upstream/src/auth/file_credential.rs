@@ -25,8 +25,7 @@ pub struct FileCredential {
     read_at: Mutex<Option<Instant>>,
 }
 
-/// Shortest time between two reads: an upstream that refuses all calls must not cause a read per
-/// call.
+/// Shortest time between two reads: refused calls must not cause one each.
 const READ_PAUSE: Duration = Duration::from_millis(100);
 
 impl FileCredential {
@@ -52,8 +51,7 @@ impl FileCredential {
         self.newer().unwrap_or_else(|| self.configured.clone())
     }
 
-    /// Returns the value that the file has had since the configuration was read, if it was read
-    /// again.
+    /// Returns the value that was read again, if there is one.
     pub(super) fn newer(&self) -> Option<HeaderValue> {
         self.newer.load().as_deref().cloned()
     }
