@@ -95,6 +95,13 @@ pub fn is_separator(text: &str) -> bool {
         && text.chars().any(is_outside)
 }
 
+/// Returns whether a public name is the raw name of a prompt behind the id of its upstream and any
+/// separator: records have both, but not the configuration of their time.
+pub fn joins(public: &str, upstream: &str, raw: &str) -> bool {
+    let separator = public.strip_prefix(upstream).and_then(|rest| rest.strip_suffix(raw));
+    separator.is_some_and(is_separator)
+}
+
 impl UpstreamId {
     pub fn parse(text: &str) -> Option<Self> {
         is_prefix(text).then(|| Self(text.into()))
@@ -238,6 +245,20 @@ mod tests {
         }
         for bad in ["", "-", "--", "a", "_ _", "·", "_________"] {
             assert!(!is_separator(bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_public_name_joins_the_id_of_an_upstream_and_a_raw_name() {
+        assert!(joins("up__greet", "up", "greet") && joins("up/a__b", "up", "a__b"));
+        for (public, upstream, raw) in [
+            ("greet", "up", "greet"),
+            ("upgreet", "up", "greet"),
+            ("up__greet", "u", "greet"),
+            ("up__greet", "up", "reet"),
+            ("other__greet", "up", "greet"),
+        ] {
+            assert!(!joins(public, upstream, raw), "{public} {upstream} {raw}");
         }
     }
 

@@ -5,6 +5,7 @@ use std::process::Output;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
+use crate::rollouts;
 use crate::support::process::command;
 use crate::support::replicas::{Replica, Replicas, Store, environment};
 use crate::support::{Process, Upstream, eventually};
@@ -12,6 +13,7 @@ use crate::support::{Process, Upstream, eventually};
 /// Runs a command beside a replica.
 async fn try_run(replica: &Replica, store: &Store, arguments: &[&str]) -> Output {
     let mut command = tokio::process::Command::from(command(&replica.folder, arguments));
+    command.env("PROMPTGATE_ADMIN_TOKEN", "t");
     command.envs(environment(&store.url(), "me")).output().await.unwrap()
 }
 
@@ -96,6 +98,40 @@ async fn usage_and_audit_of_all_replicas_are_one_answer_and_silent_replicas_are_
     assert!(overview.contains("Not answered: replica-2"), "{overview}");
     three.process.signal(Signal::CONT);
     eventually(asked, |(report, error)| error.is_empty() && uses(report) == 6).await;
+}
+
+#[tokio::test]
+#[ignore = "needs redis-server"]
+async fn what_people_changed_at_one_replica_is_found_at_another_by_the_name_of_the_prompt() {
+    let store = Store::start().await;
+    let upstream = Upstream::with_prompts(&["p"]).await;
+    let library = tempfile::tempdir().unwrap();
+    let versions = library.path().join("refund/versions");
+    std::fs::create_dir_all(&versions).unwrap();
+    for number in 1..=2 {
+        let text = format!("---\nname: refund\ndescription: d\n---\nversion {number}");
+        std::fs::write(versions.join(format!("{number}.md")), text).unwrap();
+    }
+    std::fs::write(library.path().join("labels.toml"), "[refund]\nproduction = 1\n").unwrap();
+    let toml = rollouts::ADMIN.to_owned()
+        + &format!("[upstreams.lib]\ntransport = \"library\"\npath = {:?}\n", library.path())
+        + &upstream.table("up")
+        + "approval = \"warn\"\n";
+    let replicas = Replicas::start(&store.url(), &toml).await;
+    let [one, two, _] = replicas.replicas.as_slice() else { panic!("three replicas") };
+    run(one, &store, &["approvals", "approve", "up__p", "--yes"]).await;
+    run(one, &store, &["labels", "set", "lib__refund", "production", "2"]).await;
+    for (event, prompt, kind) in [
+        ("decisions", "up__p", "prompt_approved"),
+        ("labels", "lib__refund", "label_moved"),
+        ("changes", "up__p", "prompt_approved"),
+        ("changes", "lib__refund", "label_moved"),
+    ] {
+        let find = ["audit", "find", "--json", "--event", event, "--prompt", prompt];
+        let found = async || entries(&run(two, &store, &find).await.0);
+        let made = |entry: &Value| entry["event"] == kind && entry["replica"] == "replica-0";
+        eventually(found, |found| found.iter().any(made)).await;
+    }
 }
 
 #[tokio::test]

@@ -5,6 +5,8 @@ use memchr::memmem;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use domain::name;
+
 /// The event of entries that are calls.
 pub(super) const CALL: &str = "call";
 
@@ -162,6 +164,13 @@ impl LogEntry {
             Some(name) => format!("{what} {name}"),
             None => what.clone(),
         }
+    }
+
+    /// Whether the entry is of a prompt, by its public name or its name at its upstream.
+    pub(super) fn is_of_prompt(&self, name: &str) -> bool {
+        let prompt = self.prompt.as_deref().unwrap_or_default();
+        let is_joined = self.upstream.as_ref().is_some_and(|own| name::joins(name, own, prompt));
+        self.name.as_deref() == Some(name) || prompt == name || is_joined
     }
 
     /// Whether a rule, a limit or a check has refused the call. Older records name no rule.

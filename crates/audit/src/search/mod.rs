@@ -282,6 +282,9 @@ struct SearchCriteria<'a> {
     find: &'a Find,
     /// Texts that the first record of an entry must contain.
     needles: Vec<memmem::Finder<'static>>,
+    /// The name of the prompt, which the first record of a call must contain. Other records have
+    /// the name at the upstream only.
+    prompt: Option<memmem::Finder<'static>>,
     /// The text that the record with the outcome must contain.
     outcome: Option<memmem::Finder<'static>>,
     /// The bounds in the format of records, which compare as texts.
@@ -297,12 +300,13 @@ impl<'a> SearchCriteria<'a> {
             out
         };
         let finder = |text: &str| memmem::Finder::new(text).into_owned();
-        let whole = [&find.caller, &find.prompt, &find.upstream, &find.guard].into_iter().flatten();
+        let whole = [&find.caller, &find.upstream, &find.guard].into_iter().flatten();
         let needles = whole.map(|text| finder(&encoded(text))).collect();
+        let prompt = find.prompt.as_ref().map(|text| finder(&encoded(text)));
         let outcome = find.outcome.as_deref().filter(|outcome| *outcome != DENIED);
         let outcome = outcome.map(|outcome| finder(&encoded(outcome)));
         let time = |time: SystemTime| humantime::format_rfc3339_micros(time).to_string();
-        Self { find, needles, outcome, from: find.from.map(time), to: find.to.map(time) }
+        Self { find, needles, prompt, outcome, from: find.from.map(time), to: find.to.map(time) }
     }
 
     /// Whether a segment may have records of the period, by the time of its header and of its last
@@ -349,7 +353,8 @@ impl<'a> SearchCriteria<'a> {
                 .as_ref()
                 .is_none_or(|outcome| completed.is_some_and(|line| outcome.find(line).is_some()))
         };
-        let is_near = has_kind && has_outcome && self.is_near(received);
+        let has_prompt = self.prompt.as_ref().is_none_or(|name| name.find(received).is_some());
+        let is_near = has_kind && has_outcome && has_prompt && self.is_near(received);
         is_near.then(|| LogEntry::read(received, completed)).flatten().filter(|e| self.admits(e))
     }
 
@@ -384,7 +389,7 @@ impl<'a> SearchCriteria<'a> {
             && is(upstream, &entry.upstream)
             && (is(outcome, &entry.outcome)
                 || outcome.as_deref() == Some(DENIED) && entry.is_denial())
-            && (prompt.is_none() || *prompt == entry.name || *prompt == entry.prompt)
+            && prompt.as_deref().is_none_or(|name| entry.is_of_prompt(name))
             && guard
                 .as_deref()
                 .is_none_or(|guard| entry.members.get("guard").is_some_and(|own| own == guard))

@@ -291,6 +291,26 @@ fn several_types_are_found_together_and_what_was_looked_through_is_counted() {
 }
 
 #[test]
+fn decisions_and_moves_are_found_by_the_public_name_of_their_prompt() {
+    let mut log = Log::new();
+    let call = log.begin("ann");
+    log.end(call, "ok");
+    for (kind, upstream) in
+        [("prompt_approved", "up"), ("label_moved", "up"), ("prompt_approved", "other")]
+    {
+        log.note(&AuditEvent::new(kind).text("upstream", upstream).text("prompt", "p"));
+    }
+    let found = |event: &str, prompt: &str| {
+        let event = Some(event.into());
+        let wanted = Find { event, prompt: Some(prompt.to_owned()), ..Find::default() };
+        all(&log, &wanted, 10).len()
+    };
+    assert_eq!([found("decisions", "up__p"), found("labels", "up__p")], [1, 1]);
+    assert_eq!([found("changes", "up__p"), found("changes", "p")], [2, 3]);
+    assert_eq!([found("call", "up__p"), found("call", "p"), found("call", "up__q")], [1, 1, 0]);
+}
+
+#[test]
 fn a_record_is_found_in_a_segment_whose_file_has_a_coarser_time() {
     let mut log = Log::new();
     log.note(&AuditEvent::new("started"));
