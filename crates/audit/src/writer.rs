@@ -253,6 +253,9 @@ impl LogWriter {
         }
         if self.log.wants_rotation(now) && !self.log.is_syncing() {
             self.log.rotate(now)?;
+            // A small log would be beyond its size before the next tick.
+            self.compressor.compress_before(self.log.path(), self.log.number());
+            self.remove_surplus(now)?;
         }
         let is_due = |every| {
             let is_time = now.up.saturating_sub(self.synced_at) >= every;
@@ -283,6 +286,11 @@ impl LogWriter {
         }
     }
 
+    fn remove_surplus(&mut self, now: Stamp) -> io::Result<()> {
+        let unexported = self.queue.unexported.load(Ordering::Acquire);
+        self.retention.remove_surplus(&mut self.log, unexported, now)
+    }
+
     /// Does the checks that are due once every [`TICK`].
     fn tick(&mut self, now: Stamp) {
         if let Some(damage) = self.log.abandon_if_damaged() {
@@ -298,8 +306,7 @@ impl LogWriter {
         self.compressor.compress_before(self.log.path(), self.log.number());
         self.retry(now);
         if self.outage.is_none() && !self.log.is_syncing() {
-            let unexported = self.queue.unexported.load(Ordering::Acquire);
-            let outcome = self.retention.remove_surplus(&mut self.log, unexported, now);
+            let outcome = self.remove_surplus(now);
             self.go_down_on_error(outcome, now);
         }
     }

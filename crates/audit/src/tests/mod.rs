@@ -231,6 +231,20 @@ fn no_setting_lets_the_segment_that_is_written_leave() {
 }
 
 #[test]
+fn a_full_log_takes_records_again_once_its_segments_are_compressed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    sample(path);
+    let (mut log, _) = open(path);
+    let keep_size = log.size();
+    log.reconfigure(LogSettings { keep_size, refuses_when_full: true, ..settings() });
+    assert_eq!(append(&mut log, 31).unwrap_err().kind(), io::ErrorKind::StorageFull);
+    compress(path, 1, &|| false).unwrap();
+    append(&mut log, 31).unwrap();
+    assert!(log.size() < keep_size, "{}", log.size());
+}
+
+#[test]
 fn a_log_with_compressed_segments_is_verified_and_goes_on() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path();
