@@ -209,7 +209,7 @@ async fn look(admin: &Client) -> Look {
     };
     Look {
         memory: value("process_memory_usage_bytes") / (1 << 20) as f64,
-        descriptors: value("process_open_file_descriptor_count"),
+        descriptors: value("process_open_fds"),
         tasks: value("promptgate_tasks"),
         connections: value("promptgate_connections"),
         streams: value("promptgate_streams"),

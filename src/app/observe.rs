@@ -355,19 +355,46 @@ fn process(telemetry: &Telemetry) {
     #[cfg(target_os = "linux")]
     {
         telemetry.gauge(("process.memory.usage", "By", "Resident memory"), |observe| {
-            let resident = std::fs::read_to_string("/proc/self/statm").ok();
-            let pages = resident.and_then(|text| text.split(' ').nth(1)?.parse::<f64>().ok());
-            if let Some(pages) = pages {
-                observe(pages * rustix::param::page_size() as f64, &[]);
+            if let Some(memory) = resident_memory("self") {
+                observe(memory, &[]);
             }
         });
-        let what = ("process.open_file_descriptor.count", "{file}", "Open file descriptors");
+        let what = "Resident memory of the child processes and their descendants";
+        telemetry.gauge(("promptgate.children.memory.usage", "By", what), |observe| {
+            observe(children_memory(), &[]);
+        });
+        let what = ("process.open_fds", "{file}", "Open file descriptors");
         telemetry.gauge(what, |observe| {
             if let Ok(open) = std::fs::read_dir("/proc/self/fd") {
                 observe(open.count() as f64, &[]);
             }
         });
     }
+}
+
+/// Returns the resident memory of a process, in bytes.
+#[cfg(target_os = "linux")]
+fn resident_memory(process: &str) -> Option<f64> {
+    let text = std::fs::read_to_string(format!("/proc/{process}/statm")).ok()?;
+    let pages: f64 = text.split(' ').nth(1)?.parse().ok()?;
+    Some(pages * rustix::param::page_size() as f64)
+}
+
+/// Returns the resident memory of all descendants of this process, in bytes.
+#[cfg(target_os = "linux")]
+fn children_memory() -> f64 {
+    let mut memory = 0.0;
+    let mut parents = vec!["self".to_owned()];
+    while let Some(parent) = parents.pop() {
+        let threads = std::fs::read_dir(format!("/proc/{parent}/task")).into_iter().flatten();
+        let children = threads.flatten().map(|thread| thread.path().join("children"));
+        for children in children.filter_map(|file| std::fs::read_to_string(file).ok()) {
+            parents.extend(children.split_whitespace().map(str::to_owned));
+            let each = children.split_whitespace().filter_map(resident_memory);
+            memory += each.sum::<f64>();
+        }
+    }
+    memory
 }
 
 /// Returns 1 for true.

@@ -214,6 +214,24 @@ fn dashboards_alerts_and_the_manual_speak_of_metrics_that_there_are() {
         }
     }
     assert!(looked_at > 80, "{looked_at}");
+
+    // The other way round: the table has each metric and label, by its name or by its end after
+    // the beginning of the first name of a row.
+    let manual = read("docs/operating.md");
+    let (_, table) = manual.split_once("### Metrics").unwrap();
+    let (table, _) = table.split_once("### Traces").unwrap();
+    let is_in = |row: &str, name: &str| {
+        let names: Vec<_> = row.split('`').skip(1).step_by(2).map(bare).collect();
+        names.iter().any(|own| match own.strip_prefix('_') {
+            None => *own == name,
+            Some(_) => name.strip_suffix(own).is_some_and(|start| names[0].starts_with(start)),
+        })
+    };
+    let ours = known
+        .iter()
+        .filter(|name| ["promptgate_", "process_"].iter().any(|start| name.starts_with(start)));
+    let unnamed: Vec<_> = ours.filter(|name| !table.lines().any(|row| is_in(row, name))).collect();
+    assert!(unnamed.is_empty(), "no row in docs/operating.md: {unnamed:?}");
 }
 
 /// The first block of this language in docs/authors.md.

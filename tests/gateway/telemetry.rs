@@ -10,7 +10,9 @@ use serde_json::{Value, json};
 
 use crate::support::collector::{Collector, attribute};
 use crate::support::gateway::api_key;
-use crate::support::{Client, Gateway, Process, Scripted, Upstream, write_greeting};
+use crate::support::{
+    Client, Gateway, Process, Scripted, Server, ServerMode, Upstream, write_greeting,
+};
 
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
@@ -257,6 +259,25 @@ async fn scrape(admin: &Client) -> String {
 }
 
 const ADMIN: &str = "[admin]\nlisten = \"127.0.0.1:0\"\n";
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn the_memory_of_child_processes_is_a_metric_and_names_follow_the_rules_of_prometheus() {
+    let server = Server::start(ServerMode::Stdio).await;
+    let gateway = Gateway::start(&(ADMIN.to_owned() + &server.table)).await;
+    assert!(!gateway.client().names().await.0.is_empty());
+    let text = scrape(&gateway.admin()).await;
+    let memory = value(&text, "promptgate_children_memory_usage_bytes", &[]).unwrap();
+    assert!(memory > 500_000.0, "{memory}");
+    // As `promtool check metrics` wants them.
+    let types: Vec<_> = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")).collect();
+    assert!(types.len() > 20, "{types:?}");
+    for (name, kind) in types.iter().map(|line| line.split_once(' ').unwrap()) {
+        let ends = |endings: &[&str]| endings.iter().any(|ending| name.ends_with(ending));
+        assert_eq!(ends(&["_total"]), kind == "counter", "{name} {kind}");
+        assert!(!ends(&["_count", "_sum", "_bucket"]), "{name} {kind}");
+    }
+}
 
 #[tokio::test]
 async fn metrics_tell_who_was_asked_for_what_and_what_was_refused() {
