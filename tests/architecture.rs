@@ -388,9 +388,10 @@ fn one_function_makes_the_proof_that_an_upstream_demands() {
 /// Where tasks are spawned that live as long as a call, a connection or a request of an operator,
 /// and how many. All others live as long as the gateway, and are spawned by `Supervisor`, which
 /// notices when one fails.
-const SHORT_TASKS: [(&str, usize); 30] = [
+const SHORT_TASKS: [(&str, usize); 31] = [
     ("admin/accounts.rs", 1),
     ("admin/evidence.rs", 1),
+    ("admin/removals.rs", 1),
     ("app/replicas.rs", 7),
     // A write of the audit log.
     ("audit/ledger.rs", 1),
