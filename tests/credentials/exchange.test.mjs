@@ -59,7 +59,9 @@ const reason = (client) =>
 /** A client with this credential, once the gateway has the list of the upstream. */
 async function ready(gateway, bearer) {
   const client = await gateway.client(bearer);
-  await gateway.until(async () => (await client.listPrompts()).prompts.length === 2);
+  // A list may fail while the gateway starts.
+  const listed = () => client.listPrompts().catch(() => ({ prompts: [] }));
+  await gateway.until(async () => (await listed()).prompts.length === 2);
   return client;
 }
 
