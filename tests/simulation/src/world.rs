@@ -536,10 +536,13 @@ impl World {
         self.scenario.clients.iter().find(is_own)
     }
 
-    /// Whether the audit log has a nonce; with `durability = "strict"`, on the disk.
+    /// Whether the audit log has a nonce, or a segment that has left had it; with `durability =
+    /// "strict"`, on the disk.
     fn is_on_record(&self, nonce: &str) -> bool {
+        let nonce = nonce.as_bytes();
         let mut segments = self.audit_segments(self.scenario.is_strict);
-        segments.any(|lines| memchr::memmem::find(&lines, nonce.as_bytes()).is_some())
+        segments.any(|lines| memchr::memmem::find(&lines, nonce).is_some())
+            || self.machine.disk.has_removed(nonce)
     }
 
     /// Returns the lines of the segments of all audit logs, the newest of each first: as they would

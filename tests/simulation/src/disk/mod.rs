@@ -156,6 +156,12 @@ impl SimDisk {
         Some(state.tree.content(node).ok()?.bytes().to_vec())
     }
 
+    /// Whether a file with the extension `jsonl` that was removed has had a text.
+    pub fn has_removed(&self, text: &[u8]) -> bool {
+        let state = self.state();
+        state.removed_lines.iter().any(|lines| memchr::memmem::find(lines, text).is_some())
+    }
+
     /// Returns the content of a file that no crash can lose.
     pub fn durable(&self, path: &Path) -> Option<Vec<u8>> {
         let mut state = self.state();

@@ -31,6 +31,8 @@ pub(super) struct State {
     pub(super) faults: BTreeMap<PathBuf, Faults>,
     pub(super) off: BTreeSet<PathBuf>,
     pub(super) observer: Option<Observer>,
+    /// The contents of files with the extension `jsonl` that were removed.
+    pub(super) removed_lines: Vec<Vec<u8>>,
     /// Of handles and watchers.
     next_id: u64,
     /// How many nodes there are when the table is swept next.
@@ -48,6 +50,7 @@ impl State {
             faults: BTreeMap::new(),
             off: BTreeSet::new(),
             observer: None,
+            removed_lines: Vec::new(),
             next_id: 0,
             sweep_at: MIN_SWEEP,
         }
@@ -294,6 +297,11 @@ impl State {
         self.may_fail(&place.path, |faults| faults.write)?;
         if self.tree.entries(node).is_ok() {
             return Err(Errno::ISDIR);
+        }
+        if path.extension().is_some_and(|extension| extension == "jsonl")
+            && let Ok(content) = self.tree.content(node)
+        {
+            self.removed_lines.push(content.bytes().to_vec());
         }
         self.alter(vec![place.leading_to(None)], None);
         self.changed(&place.path);
