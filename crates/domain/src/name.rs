@@ -96,10 +96,12 @@ pub fn is_separator(text: &str) -> bool {
 }
 
 /// Returns whether a public name is the raw name of a prompt behind the id of its upstream and any
-/// separator: records have both, but not the configuration of their time.
+/// separator without letters and digits, which could belong to another id: records have both names,
+/// but not the configuration of their time.
 pub fn joins(public: &str, upstream: &str, raw: &str) -> bool {
     let separator = public.strip_prefix(upstream).and_then(|rest| rest.strip_suffix(raw));
-    separator.is_some_and(is_separator)
+    let is_clear = |text: &str| !text.contains(|c: char| c.is_ascii_alphanumeric());
+    separator.is_some_and(|separator| is_separator(separator) && is_clear(separator))
 }
 
 impl UpstreamId {
