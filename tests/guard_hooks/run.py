@@ -103,8 +103,8 @@ def main(promptgate):
         toml += '[upstreams.lib]\ntransport = "library"\npath = "lib"\n'
         (folder / "gateway.toml").write_text(toml)
         command = [promptgate, "serve", "--config", folder / "gateway.toml"]
-        line = started(stack, command, {"NO_COLOR": "1"}, "127.0.0.1:")
-        port = int(line.rsplit("127.0.0.1:", 1)[1].split("/")[0].split()[0].strip('",'))
+        line = started(stack, command, {"NO_COLOR": "1"}, " listens on http://")
+        port = int(line.split("http://127.0.0.1:", 1)[1].split("/")[0])
         served = get(port, "mail ann@example.com about 4111 1111 1111 1111")
         text = served["result"]["messages"][0]["content"]["text"]
         assert text.strip() == "mail <EMAIL_ADDRESS> about <CREDIT_CARD>", served
