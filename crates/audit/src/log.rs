@@ -135,11 +135,11 @@ impl Log {
         now: Stamp,
     ) -> io::Result<()> {
         self.write(records, |log, start| {
-            if log.check_room(start).is_err() {
+            log.check_room(start).or_else(|_| {
                 // Segments may have been compressed meanwhile.
                 log.recount();
-            }
-            log.check_room(start)?;
+                log.check_room(start)
+            })?;
             log.write_to_segment(start).or_else(|_| log.start_segment(now))
         })
     }
