@@ -387,8 +387,8 @@ impl Router {
     }
 
     /// Takes up the sign-in of a caller that is kept under a name now: it was changed here, or at
-    /// another replica. The clients that were sent to its page are told, and the streams of the
-    /// caller announce its list.
+    /// another replica. Requests to sign in are completed, and the streams of the caller announce
+    /// its list.
     pub async fn take_up_sign_in(&self, name: &str) {
         let id = name.split_once('.').and_then(|(id, _)| UpstreamId::parse(id));
         let Some((id, upstream)) = id.and_then(|id| self.upstreams.get_key_value(&id)) else {

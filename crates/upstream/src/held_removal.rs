@@ -167,7 +167,7 @@ mod tests {
         guard.accept(2);
         guard.clear();
         assert!(is_held(listing(2)), "the source had its prompts again");
-        // A replica may hear of it before it has read the source.
+        // A replica may get the acceptance before it has read the source.
         let other = RemovalGuard::default();
         other.accept(0);
         assert_eq!(other.decide(&list(0..9), &list(0..0), HOLD, now), Removal::Applied);

@@ -453,8 +453,8 @@ impl CallerLists {
         }
     }
 
-    /// Takes up a changed sign-in of the callers that `is_meant` means at an upstream: empties the
-    /// lists of another one, and fetches those that streams wait for.
+    /// Takes up a changed sign-in at an upstream, of the callers that `is_meant` selects: empties
+    /// the lists of an earlier sign-in, and fetches the lists that streams wait for.
     pub fn take_up_sign_in(
         self: &Arc<Self>,
         upstream: &UpstreamId,

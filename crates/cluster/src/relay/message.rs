@@ -19,8 +19,8 @@ pub enum RelayMessage {
     Cancelled { session: [u8; 16], request: String },
     /// A question about usage or the audit log of the recipient, which answers it.
     Question { body: Vec<u8> },
-    /// A hint of an upstream that its list has changed, or a person's word (`accepted`): a removal
-    /// that leaves this number of prompts is accepted.
+    /// A hint that the list of an upstream has changed. With `accepted`, a person has accepted the
+    /// removal that leaves this number of prompts.
     Hint { upstream: String, accepted: Option<usize> },
     /// The rollback or restart of a rollout, as JSON text.
     Rollback { body: Vec<u8> },

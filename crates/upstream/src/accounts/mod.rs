@@ -84,7 +84,7 @@ pub struct RevokedAccount {
     pub revoked_at_provider: bool,
 }
 
-/// What a change of a caller's sign-in means for the caller's accounts and lists here.
+/// The effect of a changed sign-in on the accounts and lists of its caller here.
 pub struct SignInChange {
     /// The requests to sign in that the caller got here.
     pub asked: Vec<Arc<str>>,
@@ -477,7 +477,7 @@ impl UpstreamAccounts {
         self.credential.as_ref()?.sign_ins()
     }
 
-    /// Takes up the sign-in that is kept under a name now: ends the accounts with another one.
+    /// Takes up the sign-in that is kept under a name now: ends accounts with another sign-in.
     /// `None` if it cannot be read.
     pub(crate) async fn take_up_sign_in(&self, name: &str) -> Option<SignInChange> {
         let kept = self.sign_ins()?.kept_as(name).await.ok()?;

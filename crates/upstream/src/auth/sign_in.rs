@@ -145,8 +145,8 @@ impl CallerSignIns {
         self.record(&link.caller, event.optional_text("error", error));
     }
 
-    /// Returns the sign-in under a name, also one that has ended. One that cannot be opened any
-    /// more is none: it is replaced.
+    /// Returns the sign-in that is kept under a name, also after its end. `None` also for a sign-in
+    /// that cannot be opened any more: the next sign-in replaces it.
     pub(crate) async fn kept_as(&self, name: &str) -> Result<Option<StoredLogin>, LoginStoreError> {
         match self.store.read(name).await {
             Err(LoginStoreError::Unreadable { .. }) => Ok(None),
