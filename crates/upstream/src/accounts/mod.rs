@@ -16,7 +16,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use self::account::Account;
-use super::auth::caller_tokens::{CallerTokenProvider, CallerTokens};
+use super::auth::caller_token_provider::CallerTokenProvider;
+use super::auth::caller_tokens::CallerTokens;
 use super::auth::sign_in::{CallerSignIns, KeptSignIn, SIGN_IN};
 use super::connection::connect::Connector;
 use super::connection::dedicated::DedicatedPool;

@@ -1,6 +1,7 @@
 //! Credentials for upstreams: their sources, and caches of tokens with one request at a time.
 
 pub mod authorization;
+pub mod caller_token_provider;
 pub(crate) mod caller_tokens;
 pub mod client_credentials;
 mod exchange;
