@@ -419,7 +419,7 @@ const SHORT_TASKS: [(&str, usize); 31] = [
     ("telemetry/exporter.rs", 2),
     ("upstream/accounts/account.rs", 1),
     ("upstream/accounts/mod.rs", 2),
-    ("upstream/auth/login.rs", 2),
+    ("upstream/auth/login.rs", 1),
     ("upstream/connection/dedicated.rs", 1),
     ("upstream/connection/examiner.rs", 1),
     // A call of git.

@@ -116,7 +116,7 @@ impl Edition {
             supervisor.supervise_until(&current, "probing", probing);
         }
         if let Some(logins) = &upstream_deps.logins
-            && config.upstreams.iter().any(|upstream| upstream.caller_sign_in().is_some())
+            && config.upstreams.iter().any(|upstream| upstream.caller_logins().is_some())
         {
             let following = router.clone().follow_sign_ins(logins.clone(), current.clone());
             supervisor.supervise_until(&current, "caller_sign_ins", following);

@@ -1,7 +1,7 @@
 //! Upstreams that are called as the caller: exchanged tokens, secrets from a vault, child processes
 //! of each caller, and that none of it ever serves another caller.
 
-mod id_jag;
+pub mod id_jag;
 mod private_lists;
 mod private_skills;
 mod sign_in;

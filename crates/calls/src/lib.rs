@@ -80,7 +80,8 @@ use suspended_calls::SuspendedCalls;
 use telemetry::Telemetry;
 use unapproved_texts::UnapprovedTexts;
 use upstream::Upstream;
-use upstream::auth::sign_in::{CallerSignIns, KeptSignIn};
+use upstream::auth::caller_token_provider::{CallerTokenProvider, KeptCallerLogin};
+use upstream::auth::sign_in::CallerSignIns;
 use upstream::call::correlator::UrlElicitationComplete;
 use upstream::driver::DriverReport;
 use upstream::guard::concurrency::ConcurrencyLimit;
@@ -376,7 +377,7 @@ impl Router {
 
     /// The sign-ins of callers at an upstream, if callers sign in to it.
     pub fn sign_ins(&self, upstream: &str) -> Option<&CallerSignIns> {
-        Some(self.upstreams.get(&UpstreamId::parse(upstream)?)?.sign_ins()?)
+        Some(self.upstreams.get(&UpstreamId::parse(upstream)?)?.caller_credential()?.sign_ins()?)
     }
 
     /// Tells the client that was sent to the page of a URL elicitation that it can go on.
@@ -386,21 +387,23 @@ impl Router {
         let _ = self.shared.url_completions.send(completion);
     }
 
-    /// Takes up the sign-in of a caller that is kept under a name now: it was changed here, or at
+    /// Takes up the login of a caller that is kept under a name now: it was changed here, or at
     /// another replica. Requests to sign in are completed, and the streams of the caller announce
     /// its list.
-    pub async fn take_up_sign_in(&self, name: &str) {
-        let id = name.split_once('.').and_then(|(id, _)| UpstreamId::parse(id));
+    pub async fn take_up_login(&self, name: &str) {
+        let id = name.split_once(['.', ':']).and_then(|(id, _)| UpstreamId::parse(id));
         let Some((id, upstream)) = id.and_then(|id| self.upstreams.get_key_value(&id)) else {
             return;
         };
-        let Some(change) = upstream.take_up_sign_in(name).await else { return };
+        let Some(change) = upstream.take_up_login(name).await else { return };
         for asked in &change.asked {
             self.complete_elicitation(id.as_str(), asked.to_string());
         }
-        if let Some(lists) = &self.lists.caller_lists {
-            let is_its = |caller: &Caller| CallerName::of(caller).key(id.as_str()) == name;
-            lists.take_up_sign_in(id, is_its, &change);
+        if let Some((lists, own)) =
+            self.lists.caller_lists.as_ref().zip(upstream.caller_credential())
+        {
+            let is_its = |caller: &Caller| own.login_name(&CallerName::of(caller)) == name;
+            lists.take_up_login(id, is_its, &change);
         }
     }
 
@@ -415,11 +418,11 @@ impl Router {
             loop {
                 let changed = match changes.recv().await {
                     Ok(Some(name)) => HashSet::from([name]),
-                    Ok(None) | Err(RecvError::Lagged(_)) => self.accounts().sign_ins(),
+                    Ok(None) | Err(RecvError::Lagged(_)) => self.accounts().login_names(),
                     Err(RecvError::Closed) => return,
                 };
                 for name in changed {
-                    self.take_up_sign_in(&name).await;
+                    self.take_up_login(&name).await;
                 }
             }
         };
@@ -432,11 +435,11 @@ impl Router {
     }
 
     /// Returns the accounts of callers at an upstream (by id; `None`: all), the most recently used
-    /// first, then the sign-ins that are kept without an account here.
+    /// first, then the logins that are kept without an account here.
     pub async fn list_accounts(&self, upstream: Option<&str>) -> Vec<AccountStatus> {
         let mut all = self.accounts().list();
         all.retain(|own| upstream.is_none_or(|id| &*own.upstream == id));
-        for (_, kept) in self.kept_sign_ins(upstream, |_| true).await {
+        for (_, kept) in self.kept_logins(upstream, |_| true).await {
             match all.iter_mut().find(|own| own.is_of(&kept)) {
                 Some(own) => own.signed_in_at = kept.signed_in_at,
                 None => all.push(kept),
@@ -445,58 +448,58 @@ impl Router {
         all
     }
 
-    /// Revokes accounts, as [`Accounts::revoke`], with the sign-ins that are kept, and drops the
+    /// Revokes accounts, as [`Accounts::revoke`], with the logins that are kept, and drops the
     /// lists that were fetched with them.
     pub async fn revoke_accounts(
         &self,
         caller: Option<&str>,
         upstream: Option<&str>,
     ) -> Vec<RevokedAccount> {
-        let mut signed_out = Vec::new();
-        // First, so that no call takes up a sign-in again.
-        let is_meant = |own: &KeptSignIn| caller.is_none_or(|id| own.caller.id == id);
-        for (sign_ins, account) in self.kept_sign_ins(upstream, is_meant).await {
-            let revoked_at_provider = sign_ins.end(&account.caller).await;
-            signed_out.push(RevokedAccount { account, revoked_at_provider });
+        let mut logged_out = Vec::new();
+        // First, so that no call takes up a login again.
+        let is_meant = |own: &KeptCallerLogin| caller.is_none_or(|id| own.caller.id == id);
+        for (own, account) in self.kept_logins(upstream, is_meant).await {
+            let revoked_at_provider = own.end_login(&account.caller).await;
+            logged_out.push(RevokedAccount { account, revoked_at_provider });
         }
         let revocation = self.accounts().revoke(caller, upstream);
         if let Some(lists) = &self.lists.caller_lists {
             lists.forget(caller, upstream, &Kind::AccessEnded);
         }
         let mut revoked = revocation.wait_for_providers().await;
-        revoked.retain(|one| !signed_out.iter().any(|own| own.account.is_of(&one.account)));
-        revoked.extend(signed_out);
+        revoked.retain(|one| !logged_out.iter().any(|own| own.account.is_of(&one.account)));
+        revoked.extend(logged_out);
         revoked
     }
 
     /// Returns the sign-ins of a person, whom the issuer and the subject of its tokens name.
     pub async fn sign_ins_of(&self, issuer: &str, subject: &str) -> Vec<AccountStatus> {
-        let kept = self.kept_sign_ins(None, |own| own.is_of(issuer, subject)).await;
+        let kept = self.kept_logins(None, |own| own.is_sign_in_of(issuer, subject)).await;
         kept.into_iter().map(|(_, account)| account).collect()
     }
 
     /// Ends the sign-ins of a person at one upstream.
     pub async fn end_sign_ins_of(&self, issuer: &str, subject: &str, upstream: &str) {
-        let kept = self.kept_sign_ins(Some(upstream), |own| own.is_of(issuer, subject)).await;
-        for (sign_ins, account) in kept {
-            sign_ins.end(&account.caller).await;
-            self.take_up_sign_in(&account.caller.key(upstream)).await;
+        let is_meant = |own: &KeptCallerLogin| own.is_sign_in_of(issuer, subject);
+        for (own, account) in self.kept_logins(Some(upstream), is_meant).await {
+            own.end_login(&account.caller).await;
+            self.take_up_login(&account.caller.key(upstream)).await;
         }
     }
 
-    /// Returns the sign-ins that are kept for an upstream (by id; `None`: all).
-    async fn kept_sign_ins(
+    /// Returns the logins of callers that are kept for an upstream (by id; `None`: all).
+    async fn kept_logins(
         &self,
         upstream: Option<&str>,
-        is_meant: impl Fn(&KeptSignIn) -> bool,
-    ) -> Vec<(&CallerSignIns, AccountStatus)> {
+        is_meant: impl Fn(&KeptCallerLogin) -> bool,
+    ) -> Vec<(&CallerTokenProvider, AccountStatus)> {
         let mut all = Vec::new();
         for (id, own) in &self.upstreams {
             let is_its = upstream.is_none_or(|upstream| id.as_str() == upstream);
-            if let Some(sign_ins) = own.sign_ins().filter(|_| is_its) {
-                let kept = sign_ins.kept().await.into_iter().filter(&is_meant);
+            if let Some(credential) = own.caller_credential().filter(|_| is_its) {
+                let kept = credential.logins().await.into_iter().filter(&is_meant);
                 let status = |own| AccountStatus::of_kept(id.as_str(), own);
-                all.extend(kept.map(|own| (&**sign_ins, status(own))));
+                all.extend(kept.map(|own| (&**credential, status(own))));
             }
         }
         all

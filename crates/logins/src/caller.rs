@@ -34,8 +34,12 @@ impl CallerName {
     /// Returns the name under which the sign-in at an upstream is kept. No id of an upstream has a
     /// dot.
     pub fn key(&self, upstream: &str) -> String {
-        let digest = digest([&*self.method, &*self.issuer, &*self.id]);
-        format!("{upstream}.{}", hex(&digest[..16]))
+        format!("{upstream}.{}", self.digest())
+    }
+
+    /// Returns the digest of the name, in 32 hexadecimal digits.
+    pub fn digest(&self) -> String {
+        hex(&digest([&*self.method, &*self.issuer, &*self.id])[..16])
     }
 }
 

@@ -14,6 +14,12 @@ pub fn union(known: &str, needed: &str) -> String {
     all.join(" ")
 }
 
+/// Whether the granted scopes have all that are needed.
+pub fn covers(granted: &str, needed: &str) -> bool {
+    let granted: Vec<&str> = granted.split_whitespace().collect();
+    needed.split_whitespace().all(|scope| granted.contains(&scope))
+}
+
 /// Longest scope that is requested, in bytes: an upstream that names a new scope each time must not
 /// make the scope grow without bound.
 const MAX_SCOPE: usize = 4096;
@@ -44,6 +50,7 @@ mod tests {
     fn scopes_that_are_needed_are_added_to_those_known() {
         assert_eq!(union("a b", "b c"), "a b c");
         assert_eq!(union("", "x"), "x");
+        assert!(covers("b a", "a b") && covers("a", "") && !covers("a", "a b") && !covers("", "a"));
         assert_eq!(union("a", "a"), "a");
         assert_eq!(wider(Some("a"), "b a").unwrap(), "a b");
         assert_eq!(wider(None, "b").unwrap(), "b");

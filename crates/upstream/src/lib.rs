@@ -33,8 +33,8 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use accounts::account::{Account, WatchedRequest};
-use accounts::{IDLE, SignInChange, UpstreamAccounts};
-use auth::sign_in::CallerSignIns;
+use accounts::{IDLE, LoginChange, UpstreamAccounts};
+use auth::caller_token_provider::CallerTokenProvider;
 use base::platform::heap::{boxed, pin_in_place};
 use call::call_secrets::CallSecrets;
 use call::correlator::InterimSender;
@@ -461,15 +461,15 @@ impl Upstream {
         Ok((FetchedList { listed, fresh_for: Some(fresh_for) }, account.revoked.clone()))
     }
 
-    /// The sign-ins of callers, if callers sign in to the upstream.
-    pub fn sign_ins(&self) -> Option<&Arc<CallerSignIns>> {
-        self.accounts.as_ref()?.sign_ins()
+    /// The source of the callers' tokens, if they have some.
+    pub fn caller_credential(&self) -> Option<&Arc<CallerTokenProvider>> {
+        self.accounts.as_ref()?.credential()
     }
 
-    /// Takes up the sign-in of a caller that is kept under a name now. `None` if callers do not
-    /// sign in, or it cannot be read.
-    pub async fn take_up_sign_in(&self, name: &str) -> Option<SignInChange> {
-        self.accounts.as_ref()?.take_up_sign_in(name).await
+    /// Takes up the login of a caller that is kept under a name now. `None` if nothing is known of
+    /// it.
+    pub async fn take_up_login(&self, name: &str) -> Option<LoginChange> {
+        self.accounts.as_ref()?.take_up_login(name).await
     }
 
     /// Returns the account of a caller, if present.

@@ -33,7 +33,7 @@ struct Script {
 }
 
 /// An identity provider, an upstream, and the authorization server of the upstream.
-struct Parties {
+pub struct Parties {
     world: World,
     issuer: Issuer,
     script: Arc<Mutex<Script>>,
@@ -107,7 +107,7 @@ fn grant(world: &World, script: &mut Script, asked: &Received) -> Scripted {
 
 impl Parties {
     /// With access tokens that last so many seconds.
-    async fn lasting(lifetime: u64) -> Self {
+    pub async fn lasting(lifetime: u64) -> Self {
         let (world, issuer) = (World::lasting(lifetime), Issuer::start().await);
         let script = Arc::<Mutex<Script>>::default();
         let (own, known, key) = (world.clone(), script.clone(), issuer.key.clone());
@@ -157,8 +157,38 @@ impl Parties {
         self.issuer.client(gateway, caller)
     }
 
+    /// The tables of a gateway, without the one of its cluster.
+    pub fn tables(&self) -> String {
+        self.table("", "") + &self.issuer.provider.table()
+    }
+
+    /// A token of the caller, as it brings it to the gateway.
+    pub fn brought(&self, caller: &str) -> String {
+        self.issuer.token(caller, |_| {})
+    }
+
+    /// The access tokens that were issued, in order.
+    pub fn issued(&self) -> Vec<String> {
+        self.world.state().issued.clone()
+    }
+
+    /// The access tokens that were revoked, in order.
+    pub fn revoked(&self) -> Vec<String> {
+        self.world.state().revoked.clone()
+    }
+
+    /// The upstream refuses all tokens that were issued so far.
+    pub fn refuse_tokens(&self) {
+        self.world.state().valid.clear();
+    }
+
+    /// Requests of one caller with the token of another, and other faults.
+    pub fn violations(&self) -> Vec<String> {
+        self.world.state().violations.clone()
+    }
+
     /// How often the token endpoint of each of the two servers was asked.
-    fn asked(&self) -> [usize; 2] {
+    pub fn asked(&self) -> [usize; 2] {
         let exchanges = self.world.state().exchanges.len();
         [exchanges, self.script().grants.len()]
     }

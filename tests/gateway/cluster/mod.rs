@@ -4,6 +4,7 @@
 mod addressing;
 mod consistency;
 mod evidence;
+mod id_jag;
 mod limits;
 mod logins;
 mod relay;

@@ -36,7 +36,7 @@ use domain::prompts::skill::public_uri;
 use domain::tool::name::is_derived;
 use list::{List, ListsOf};
 use presented::Presented;
-use upstream::accounts::SignInChange;
+use upstream::accounts::LoginChange;
 use upstream::driver::FetchedList;
 use upstream::{TokenAccess, Upstream};
 use watching::Watchers;
@@ -453,13 +453,13 @@ impl CallerLists {
         }
     }
 
-    /// Takes up a changed sign-in at an upstream, of the callers that `is_meant` selects: empties
-    /// the lists of an earlier sign-in, and fetches the lists that streams wait for.
-    pub fn take_up_sign_in(
+    /// Takes up a changed login at an upstream, of the callers that `is_meant` selects: empties
+    /// the lists of an earlier login, and fetches the lists that streams wait for.
+    pub fn take_up_login(
         self: &Arc<Self>,
         upstream: &UpstreamId,
         is_meant: impl Fn(&Caller) -> bool,
-        change: &SignInChange,
+        change: &LoginChange,
     ) {
         let Some(at) = self.sources.iter().position(|source| source.id == *upstream) else {
             return;

@@ -1,10 +1,11 @@
 //! `credential` of an upstream: the credential of the gateway, or of each caller.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use http::{HeaderName, HeaderValue, Uri};
 
-use super::logins::{self, Login};
+use super::logins::{self, Login, Logins};
 use super::oauth::{self, ClientProof, OAuth};
 use crate::auth::jwt::{URL_RULE, url};
 use crate::reader::secret::Secret;
@@ -139,6 +140,8 @@ table! {
         required pub provider: Exchange = assertion_provider(section.section(key));
         /// The upstream's authorization server.
         required pub server: AssertionServer = AssertionServer::read_table(section.section(key));
+        /// Where replicas keep the tokens of callers; `None` without `server.seal_key`.
+        field pub kept: Option<Arc<Logins>> = None;
     }
 }
 
@@ -541,7 +544,7 @@ mod tests {
         let credentials = parse("caller", ID_JAG).unwrap();
         assert_eq!(credentials.secrets().count(), 1);
         let Some(CallerCredential::IdJag(id_jag)) = credentials.caller else { panic!("no id_jag") };
-        let IdJag { provider, server } = *id_jag;
+        let IdJag { provider, server, .. } = *id_jag;
         assert_eq!((provider.client_id.as_str(), server.client_id.as_str()), ("gate", "at-a"));
         assert!(provider.subject_token_type == "access_token" && server.issuer.is_none());
         for (from, to, what) in [

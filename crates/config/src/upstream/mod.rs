@@ -213,6 +213,15 @@ impl UpstreamSettings {
         }
     }
 
+    /// Returns the place of the sign-ins of callers, or of their tokens that replicas share.
+    pub fn caller_logins(&self) -> Option<&Arc<Logins>> {
+        match &self.http()?.credentials.caller {
+            Some(CallerCredential::SignIn(login)) => login.kept.as_ref(),
+            Some(CallerCredential::IdJag(id_jag)) => id_jag.kept.as_ref(),
+            _ => None,
+        }
+    }
+
     /// Whether the token of each caller is exchanged.
     pub fn exchanges_tokens(&self) -> bool {
         let caller = self.http().and_then(|http| http.credentials.caller.as_ref());
@@ -429,7 +438,8 @@ pub(crate) fn first_login(upstreams: &[UpstreamSettings]) -> Option<&UpstreamId>
 }
 
 /// Sets the place of the sign-ins for each upstream with a sign-in of the operator or of callers,
-/// and for callers the URLs of the sign-in page and of the client document.
+/// or with tokens that replicas share, and for callers the URLs of the sign-in page and of the
+/// client document.
 pub(crate) fn keep_logins(
     upstreams: &mut [UpstreamSettings],
     logins: Option<&Arc<Logins>>,
@@ -442,11 +452,15 @@ pub(crate) fn keep_logins(
             login.upstream.clone_from(&id);
             login.kept = logins.cloned();
         }
-        if let Some(CallerCredential::SignIn(login)) = &mut credentials.caller {
-            login.upstream = id;
-            login.kept = logins.cloned();
-            login.page = page.clone();
-            login.document = document.clone();
+        match &mut credentials.caller {
+            Some(CallerCredential::SignIn(login)) => {
+                login.upstream = id;
+                login.kept = logins.cloned();
+                login.page = page.clone();
+                login.document = document.clone();
+            }
+            Some(CallerCredential::IdJag(id_jag)) => id_jag.kept = logins.cloned(),
+            _ => {}
         }
     }
 }

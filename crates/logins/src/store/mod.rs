@@ -15,8 +15,9 @@ use base::seal::{Sealer, TokenKind};
 use cluster::{self, SharedLoginError, SharedLogins};
 pub use folder::Folder;
 
-/// The logins of the upstreams, by their ids; those of callers by
-/// [`CallerName::key`](crate::caller::CallerName::key).
+/// The logins of the upstreams, by their ids; those of callers by the
+/// id, a dot (sign-ins) or a colon (tokens that replicas share), and
+/// [`CallerName::digest`](crate::caller::CallerName::digest).
 pub struct LoginBackend {
     place: Place,
     sealer: Sealer,
@@ -97,12 +98,23 @@ impl LoginBackend {
         sealed.map(|sealed| self.open(upstream, &sealed)).transpose()
     }
 
-    /// Returns the sign-ins of callers at an upstream, except those that cannot be opened.
+    /// Reads a login as [`LoginBackend::read`]. `None` also for a login that cannot be opened any
+    /// more: the next one replaces it.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub async fn find(&self, name: &str) -> Result<Option<StoredLogin>, LoginStoreError> {
+        match self.read(name).await {
+            Err(LoginStoreError::Unreadable { .. }) => Ok(None),
+            found => found,
+        }
+    }
+
+    /// Returns the logins whose names begin with `prefix`, except those that cannot be opened.
     ///
     /// # Errors
     /// When they cannot be listed.
-    pub async fn of_callers(&self, upstream: &str) -> Result<Vec<StoredLogin>, LoginStoreError> {
-        let prefix = format!("{upstream}.");
+    pub async fn all(&self, prefix: String) -> Result<Vec<StoredLogin>, LoginStoreError> {
         let names = match &self.place {
             Place::Folder(folder) => {
                 let folder = folder.clone();
@@ -112,10 +124,7 @@ impl LoginBackend {
         };
         let mut kept = Vec::new();
         for name in names {
-            match self.read(&name).await {
-                Err(LoginStoreError::Unreadable { .. }) => {}
-                login => kept.extend(login?),
-            }
+            kept.extend(self.find(&name).await?);
         }
         Ok(kept)
     }
@@ -198,6 +207,19 @@ impl LoginLock<'_> {
     /// # Errors
     /// When it cannot be written, or the lock has expired meanwhile.
     pub async fn write(&self, login: &StoredLogin) -> Result<(), LoginStoreError> {
+        self.write_for(login, self.store.idle).await
+    }
+
+    /// Replaces the login of the locked upstream. The store of a cluster forgets it after
+    /// `lifetime`.
+    ///
+    /// # Errors
+    /// As [`LoginLock::write`].
+    pub async fn write_for(
+        &self,
+        login: &StoredLogin,
+        lifetime: Duration,
+    ) -> Result<(), LoginStoreError> {
         let sealed = self.store.seal(login);
         match &self.held {
             HeldLock::File { folder, .. } => {
@@ -205,7 +227,7 @@ impl LoginLock<'_> {
                 let upstream = self.upstream.clone();
                 blocking(move || folder.write(&upstream, &sealed)).await
             }
-            HeldLock::Cluster(lock) => Ok(lock.write(&sealed, self.store.idle).await?),
+            HeldLock::Cluster(lock) => Ok(lock.write(&sealed, lifetime).await?),
         }
     }
 

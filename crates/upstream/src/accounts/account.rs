@@ -97,8 +97,8 @@ impl Account {
     }
 
     /// Returns the tokens of its caller, if the caller's sign-in is kept under this name.
-    pub(crate) fn signing_in_as(&self, name: &str) -> Option<&Arc<CallerTokens>> {
-        self.tokens.as_ref().filter(|tokens| tokens.sign_in() == Some(name))
+    pub(crate) fn with_login(&self, name: &str) -> Option<&Arc<CallerTokens>> {
+        self.tokens.as_ref().filter(|tokens| tokens.login_name() == Some(name))
     }
 
     /// Returns the shared connection of the caller's calls; opens it if it is missing. Cancel safe:

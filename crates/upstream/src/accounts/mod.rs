@@ -16,9 +16,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use self::account::Account;
-use super::auth::caller_token_provider::CallerTokenProvider;
+use super::auth::caller_token_provider::{CallerTokenProvider, KeptCallerLogin};
 use super::auth::caller_tokens::CallerTokens;
-use super::auth::sign_in::{CallerSignIns, KeptSignIn, SIGN_IN};
 use super::connection::connect::Connector;
 use super::connection::dedicated::DedicatedPool;
 use super::connection::examiner::Examiner;
@@ -85,12 +84,12 @@ pub struct RevokedAccount {
     pub revoked_at_provider: bool,
 }
 
-/// The effect of a changed sign-in on the accounts and lists of its caller here.
-pub struct SignInChange {
+/// The effect of a changed login on the accounts and lists of its caller here.
+pub struct LoginChange {
     /// The requests to sign in that the caller got here.
     pub asked: Vec<Arc<str>>,
     pub is_signed_in: bool,
-    /// Whether accounts or lists here may be of another sign-in.
+    /// Whether accounts or lists here may be of another login.
     pub is_new: bool,
 }
 
@@ -238,17 +237,17 @@ impl Accounts {
         all
     }
 
-    /// Returns the names of the sign-ins of all accounts.
-    pub fn sign_ins(&self) -> HashSet<String> {
+    /// Returns the names of the logins of all accounts.
+    pub fn login_names(&self) -> HashSet<String> {
         let state = self.0.locked();
         let tokens = state.open.iter().filter_map(|(_, account)| account.tokens.as_deref());
-        tokens.filter_map(|tokens| tokens.sign_in().map(str::to_owned)).collect()
+        tokens.filter_map(|tokens| tokens.login_name().map(str::to_owned)).collect()
     }
 
-    /// Returns the tokens of the accounts whose sign-in has this name.
-    fn signing_in_as(&self, name: &str) -> Vec<Arc<CallerTokens>> {
+    /// Returns the tokens of the accounts whose login has this name.
+    fn with_login(&self, name: &str) -> Vec<Arc<CallerTokens>> {
         let state = self.0.locked();
-        let own = state.open.iter().filter_map(|(_, account)| account.signing_in_as(name));
+        let own = state.open.iter().filter_map(|(_, account)| account.with_login(name));
         own.cloned().collect()
     }
 
@@ -259,12 +258,11 @@ impl Accounts {
 }
 
 impl AccountStatus {
-    /// The status of a sign-in that is kept without an account.
-    pub fn of_kept(upstream: &str, kept: KeptSignIn) -> Self {
-        let KeptSignIn { caller, signed_in_at, .. } = kept;
-        let signed_in_at = Some(signed_in_at);
+    /// The status of a login that is kept without an account.
+    pub fn of_kept(upstream: &str, kept: KeptCallerLogin) -> Self {
+        let KeptCallerLogin { caller, way, signed_in_at, .. } = kept;
         let upstream = upstream.into();
-        Self { upstream, caller, way: SIGN_IN, signed_in_at, expires_in: None, idle: None }
+        Self { upstream, caller, way, signed_in_at, expires_in: None, idle: None }
     }
 
     /// Whether both are of one caller at one upstream.
@@ -473,33 +471,33 @@ impl UpstreamAccounts {
         Ok(account)
     }
 
-    /// The sign-ins of callers, if callers sign in.
-    pub(crate) fn sign_ins(&self) -> Option<&Arc<CallerSignIns>> {
-        self.credential.as_ref()?.sign_ins()
+    /// The source of the callers' tokens; `None` for child processes.
+    pub(crate) fn credential(&self) -> Option<&Arc<CallerTokenProvider>> {
+        self.credential.as_ref()
     }
 
-    /// Takes up the sign-in that is kept under a name now: ends accounts with another sign-in.
-    /// `None` if it cannot be read.
-    pub(crate) async fn take_up_sign_in(&self, name: &str) -> Option<SignInChange> {
-        let kept = self.sign_ins()?.kept_as(name).await.ok()?;
+    /// Takes up the login that is kept under a name now: ends accounts with another login. `None`
+    /// if nothing is known of it.
+    pub(crate) async fn take_up_login(&self, name: &str) -> Option<LoginChange> {
+        let kept = self.credential()?.find_login(name).await?;
         let is_signed_in = kept.as_ref().is_some_and(|kept| kept.ended.is_none());
         let id = kept.map(|kept| kept.id);
         let mut asked = Vec::new();
-        let open = self.accounts.signing_in_as(name);
+        let open = self.accounts.with_login(name);
         // A renewal concerns no replica without an account, an end may.
         let mut is_new = open.is_empty() && !is_signed_in;
-        for tokens in open.iter().filter(|tokens| tokens.used_sign_in() != id) {
+        for tokens in open.iter().filter(|tokens| tokens.used_login() != id) {
             asked.extend(tokens.asked().await);
             is_new = true;
         }
         if is_new {
-            // An account that has had no sign-in has no session of one.
+            // An account that has had no login has no session of one.
             let is_other = |tokens: &Arc<CallerTokens>| {
-                tokens.used_sign_in().is_some_and(|used| Some(used) != id)
+                tokens.used_login().is_some_and(|used| Some(used) != id)
             };
-            self.accounts.end(|account| account.signing_in_as(name).is_some_and(is_other));
+            self.accounts.end(|account| account.with_login(name).is_some_and(is_other));
         }
-        Some(SignInChange { asked, is_signed_in, is_new })
+        Some(LoginChange { asked, is_signed_in, is_new })
     }
 
     /// Sets the part of the child processes that one caller may hold while others need some.

@@ -1,10 +1,11 @@
-//! The source of the access tokens of all callers of one upstream.
+//! The source of the access tokens of all callers of one upstream, and what is kept of them.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
-use tracing::warn;
+use tracing::{error, warn};
 
 use super::exchange::TokenExchange;
 use super::id_jag::IdentityAssertions;
@@ -20,6 +21,10 @@ use domain::calls::caller::Caller;
 use domain::calls::fair_share::{Holder, Share};
 use domain::calls::subject_token::SubjectToken;
 use domain::fault::TokenFault;
+use domain::time::unix_time::UnixSeconds;
+use logins::StoredLogin;
+use logins::caller::CallerName;
+use logins::store::{LoginBackend, LoginStoreError};
 use oauth::client::Refusal;
 
 /// The source of the tokens of all callers of one upstream.
@@ -28,6 +33,9 @@ pub struct CallerTokenProvider {
     /// The key of the credential, as tables show it.
     pub(super) way: &'static str,
     source: CallerTokenSource,
+    /// The login of no caller, from which those of callers are derived; `None` where no login of
+    /// callers is kept.
+    template: Option<KeptLogin>,
     /// Concurrent token requests, with a share for each caller: a thousand callers at once do not
     /// flood the authorization server, and a caller with many tokens does not delay other callers.
     turns: Arc<ConcurrencyLimit>,
@@ -37,9 +45,32 @@ pub struct CallerTokenProvider {
 /// The part of the concurrent requests that one caller may hold while other callers wait.
 const SHARE: Share = Share::QUARTER;
 
+/// Time for an authorization server to revoke tokens.
+const REVOCATION: Duration = Duration::from_secs(10);
+
+/// A login of a caller that is kept: a sign-in, or the token for an identity assertion.
+pub struct KeptCallerLogin {
+    pub caller: CallerName,
+    /// The subject of the caller's token.
+    pub subject: Option<String>,
+    /// The key of the credential.
+    pub way: &'static str,
+    /// When the caller signed in; `None` for other ways.
+    pub signed_in_at: Option<UnixSeconds>,
+}
+
+impl KeptCallerLogin {
+    /// Whether it is a sign-in of a caller who had a token of this issuer with this subject.
+    pub fn is_sign_in_of(&self, issuer: &str, subject: &str) -> bool {
+        self.signed_in_at.is_some()
+            && self.caller.issuer == issuer
+            && self.subject.as_deref() == Some(subject)
+    }
+}
+
 enum CallerTokenSource {
     Exchange(Box<TokenExchange>),
-    IdJag(Box<IdentityAssertions>),
+    IdJag(Arc<IdentityAssertions>),
     SignIn(Arc<CallerSignIns>),
     Vault(Box<VaultClient>),
 }
@@ -56,18 +87,25 @@ impl CallerTokenProvider {
         shared: Option<Arc<SharedLogins>>,
     ) -> Result<Self, String> {
         base::seal::jws::install();
+        let kept_in = |kept: Option<&config::Logins>| {
+            KeptLogin::new(upstream, kept, http, tasks, shared.clone())
+        };
+        let mut template = None;
         let (way, source, requests) = match credential {
             config::CallerCredential::Exchange(exchange) => {
                 let source = TokenExchange::new(exchange, http)?;
                 ("exchange", CallerTokenSource::Exchange(Box::new(source)), exchange.requests)
             }
             config::CallerCredential::IdJag(id_jag) => {
-                let source = Box::new(IdentityAssertions::new(id_jag, http)?);
+                if shared.is_some() {
+                    template = Some(kept_in(id_jag.kept.as_deref())?);
+                }
+                let source = Arc::new(IdentityAssertions::new(id_jag, http)?);
                 ("id_jag", CallerTokenSource::IdJag(source), id_jag.provider.requests)
             }
             config::CallerCredential::SignIn(login) => {
-                let template = KeptLogin::new(login, http, tasks, shared)?;
-                let source = CallerSignIns::new(login, http, template, audit.clone())?;
+                let kept = template.insert(kept_in(login.kept.as_deref())?);
+                let source = CallerSignIns::new(login, http, kept.store.clone(), audit.clone())?;
                 (SIGN_IN, CallerTokenSource::SignIn(Arc::new(source)), ASKING)
             }
             config::CallerCredential::Vault(vault) => {
@@ -78,7 +116,7 @@ impl CallerTokenProvider {
         // Requests that wait end with their calls, and are not counted.
         let turns = ConcurrencyLimit::new(requests, 0, Duration::ZERO);
         turns.set_share(SHARE);
-        Ok(Self { upstream: upstream.to_owned(), way, source, turns, audit })
+        Ok(Self { upstream: upstream.to_owned(), way, source, template, turns, audit })
     }
 
     pub(super) async fn request(
@@ -86,6 +124,7 @@ impl CallerTokenProvider {
         caller: &Caller,
         subject: Option<&SubjectToken>,
         scope: Option<&str>,
+        kept: Option<&Arc<KeptLogin>>,
         sign_in: Option<&CallerSignIn>,
     ) -> Result<AccessToken, Refusal> {
         let none = |why| Refusal::new(TokenFault::NoSubjectToken, why);
@@ -101,7 +140,8 @@ impl CallerTokenProvider {
             CallerTokenSource::IdJag(assertions) => {
                 let subject = brought?;
                 let _turn = self.turn(caller).await;
-                assertions.request(subject, scope.or(assertions.provider.scope())).await
+                let scope = scope.or(assertions.provider.scope());
+                assertions.token(caller, subject, scope, kept).await
             }
             CallerTokenSource::SignIn(_) | CallerTokenSource::Vault(_) if caller.is_anonymous() => {
                 Err(none("the caller is anonymous: sign-ins and secrets belong to ids"))
@@ -119,11 +159,89 @@ impl CallerTokenProvider {
     }
 
     /// The sign-ins of callers, if callers sign in.
-    pub(crate) fn sign_ins(&self) -> Option<&Arc<CallerSignIns>> {
+    pub fn sign_ins(&self) -> Option<&Arc<CallerSignIns>> {
         match &self.source {
             CallerTokenSource::SignIn(sign_ins) => Some(sign_ins),
             _ => None,
         }
+    }
+
+    /// Returns the login of a caller; `None` where no login of callers is kept.
+    pub(super) fn login_of(&self, caller: &Caller) -> Option<KeptLogin> {
+        Some(self.template.as_ref()?.of_caller(self.login_name(&CallerName::of(caller))))
+    }
+
+    /// Returns the name under which the login of a caller is kept.
+    pub fn login_name(&self, caller: &CallerName) -> String {
+        self.login_prefix() + &caller.digest()
+    }
+
+    fn login_prefix(&self) -> String {
+        let separator = if self.sign_ins().is_some() { '.' } else { ':' };
+        format!("{}{separator}", self.upstream)
+    }
+
+    fn store(&self) -> Option<&LoginBackend> {
+        self.template.as_ref()?.store.as_deref()
+    }
+
+    /// Returns the login that is kept under a name, also after its end. `None` if nothing is known
+    /// of it: a token that is gone may have expired.
+    pub(crate) async fn find_login(&self, name: &str) -> Option<Option<StoredLogin>> {
+        let kept = self.store()?.find(name).await.ok()?;
+        (kept.is_some() || self.sign_ins().is_some()).then_some(kept)
+    }
+
+    /// Returns the logins of callers that are kept and valid. The log has a failure.
+    pub async fn logins(&self) -> Vec<KeptCallerLogin> {
+        let Some(store) = self.store() else { return Vec::new() };
+        let kept = store.all(self.login_prefix()).await.unwrap_or_else(|error| {
+            let upstream = &self.upstream;
+            error!(upstream, %error, "the sign-ins of callers cannot be read");
+            Vec::new()
+        });
+        let valid = kept.into_iter().filter(|login| login.ended.is_none());
+        let kept = valid.filter_map(|StoredLogin { caller, subject, signed_in_at, .. }| {
+            let signed_in_at = self.sign_ins().map(|_| UnixSeconds(signed_in_at));
+            Some(KeptCallerLogin { caller: caller?, subject, way: self.way, signed_in_at })
+        });
+        kept.collect()
+    }
+
+    /// Ends the login of a caller here and on all replicas, and at the authorization server.
+    /// Returns whether the server has revoked its tokens. A failure is logged.
+    pub async fn end_login(&self, caller: &CallerName) -> bool {
+        let Some((template, store)) = self.template.as_ref().zip(self.store()) else {
+            return false;
+        };
+        let name = self.login_name(caller);
+        let ending = async {
+            let lock = store.lock(&name).await?;
+            let login = store.find(&name).await?;
+            if let Some(login) = &login {
+                lock.write(&login.clone().end("revoked")).await?;
+            }
+            lock.release().await;
+            Ok::<_, LoginStoreError>(login)
+        };
+        let login = ending.await.unwrap_or_else(|error| {
+            let upstream = &self.upstream;
+            error!(upstream, caller = caller.id, %error, "the sign-in of a caller cannot be ended");
+            None
+        });
+        let Some(login) = login else { return false };
+        let revoking = async {
+            match &self.source {
+                CallerTokenSource::IdJag(assertions) => {
+                    assertions.revoke(&login.access_token).await
+                }
+                _ => login.revoke(&template.egress).await,
+            }
+        };
+        if let Some(sign_ins) = self.sign_ins() {
+            sign_ins.record(caller, AuditEvent::new("sign_in_ended"));
+        }
+        matches!(timeout(REVOCATION, revoking).await, Ok(Ok(true)))
     }
 
     /// Revokes the token of a caller at the authorization server. Returns whether it was revoked; a
@@ -133,7 +251,6 @@ impl CallerTokenProvider {
         let told = match &self.source {
             CallerTokenSource::Exchange(exchange) => exchange.revoke(token.access_token()).await,
             CallerTokenSource::IdJag(assertions) => assertions.revoke(token.access_token()).await,
-            // A sign-in outlives its token, and is ended by its name.
             CallerTokenSource::SignIn(_) | CallerTokenSource::Vault(_) => Ok(false),
         };
         told.unwrap_or_else(|Refusal { detail, .. }| {

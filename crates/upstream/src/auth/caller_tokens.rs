@@ -9,6 +9,7 @@ use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::Instant;
 
 use super::caller_token_provider::CallerTokenProvider;
+use super::login::KeptLogin;
 use super::sign_in::CallerSignIn;
 use super::token::{AccessToken, LastTokens};
 use super::wider_requests::WiderRequests;
@@ -30,6 +31,8 @@ pub struct CallerTokens {
     /// Held during a request, which serves all waiting calls of the caller. Holds the last failure.
     failure: AsyncMutex<Option<(Instant, Kind)>>,
     refusals: Mutex<Refusals>,
+    /// `None` where no login of the caller is kept.
+    kept: Option<Arc<KeptLogin>>,
     /// `None` where callers do not sign in.
     sign_in: Option<CallerSignIn>,
 }
@@ -50,9 +53,12 @@ struct Refusals {
 
 impl CallerTokens {
     pub fn new(credential: Arc<CallerTokenProvider>, caller: Caller) -> Self {
-        let sign_ins = credential.sign_ins().cloned();
-        let sign_in = sign_ins.map(|sign_ins| CallerSignIn::new(sign_ins, caller.clone()));
+        let kept = credential.login_of(&caller).map(Arc::new);
+        let sign_in = credential.sign_ins().zip(kept.as_ref()).map(|(sign_ins, kept)| {
+            CallerSignIn::new(sign_ins.clone(), caller.clone(), kept.clone())
+        });
         Self {
+            kept,
             sign_in,
             credential,
             caller,
@@ -98,9 +104,10 @@ impl CallerTokens {
         }
         let wider = self.refusals.locked().wider.clone();
         let sign_in = self.sign_in.as_ref();
-        let requested =
-            self.credential.request(&self.caller, subject, wider.as_deref(), sign_in).await;
-        match requested {
+        let kept = self.kept.as_ref();
+        let requesting =
+            self.credential.request(&self.caller, subject, wider.as_deref(), kept, sign_in);
+        match requesting.await {
             Err(Refusal { fault, .. })
                 if fault.needs_login()
                     && let Some(sign_in) = sign_in =>
@@ -138,7 +145,9 @@ impl CallerTokens {
     /// Revokes the token at the authorization server. Returns whether it was revoked; a failure is
     /// logged.
     pub async fn revoke(&self) -> bool {
-        let Some(token) = self.valid(Instant::now()) else { return false };
+        // A kept login outlives its token, and is ended by its name.
+        let own = self.valid(Instant::now()).filter(|_| self.used_login().is_none());
+        let Some(token) = own else { return false };
         self.credential.revoke(&self.caller, &token).await
     }
 
@@ -164,8 +173,8 @@ impl CallerTokens {
     pub(super) fn refused(&self, sent: Option<&HeaderValue>) -> Kind {
         let now = Instant::now();
         if self.forget(sent) {
-            if let Some(sign_in) = &self.sign_in {
-                sign_in.kept.give_up_token();
+            if let Some(kept) = &self.kept {
+                kept.give_up_token();
             }
             let mut refusals = self.refusals.locked();
             if refusals.last.is_some_and(|last| now.duration_since(last) < REPLACE_PAUSE) {
@@ -215,14 +224,14 @@ impl CallerTokens {
         self.tokens.get().is_some_and(|token| Some(&token.header) == sent)
     }
 
-    /// Returns the name under which the caller's sign-in is kept.
-    pub(crate) fn sign_in(&self) -> Option<&str> {
-        Some(&self.sign_in.as_ref()?.name)
+    /// Returns the name under which the caller's login is kept.
+    pub(crate) fn login_name(&self) -> Option<&str> {
+        Some(self.kept.as_ref()?.name())
     }
 
-    /// Returns the id of the sign-in behind the last token, if there was one.
-    pub(crate) fn used_sign_in(&self) -> Option<String> {
-        self.sign_in.as_ref()?.kept.known().0
+    /// Returns the id of the login behind the last token, if there was one.
+    pub(crate) fn used_login(&self) -> Option<String> {
+        self.kept.as_ref()?.known().0
     }
 
     /// Returns the id of the request to sign in with which the last call has failed.

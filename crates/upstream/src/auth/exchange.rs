@@ -8,10 +8,8 @@ use tokio::time::Instant;
 use super::client_credentials::proof;
 use super::token::AccessToken;
 use super::workload::read_token;
-use base::platform::wall_clock;
 use domain::calls::subject_token::SubjectToken;
 use domain::fault::TokenFault;
-use domain::time::unix_time::UnixSeconds;
 use net::egress::{CONNECT, Egress};
 use net::issuer::discover;
 use net::origin::{is_same_uri, origin_of};
@@ -69,7 +67,7 @@ impl TokenExchange {
         if !matches!(kind, Some(ACCESS_TOKEN | JWT)) {
             return Err(Refusal::other("issued_token_type is no access token"));
         }
-        issued_token(&response, subject, sent_at)
+        Ok(issued_token(&response, sent_at)?.within(subject))
     }
 
     /// Asks for a token of the type `requested` (section 2.1). Returns the response.
@@ -140,18 +138,11 @@ impl TokenExchange {
     }
 }
 
-/// Reads the access token that was issued at the request of `sent_at`. It is used no longer than
-/// the token of the caller lives.
-pub(super) fn issued_token(
-    response: &Value,
-    subject: &SubjectToken,
-    sent_at: Instant,
-) -> Result<AccessToken, Refusal> {
+/// Reads the access token that was issued at the request of `sent_at`.
+pub(super) fn issued_token(response: &Value, sent_at: Instant) -> Result<AccessToken, Refusal> {
     let issued = Issued::read(response).map_err(Refusal::other)?;
-    let left = subject.expires.saturating_since(UnixSeconds::from(wall_clock()));
     let text = issued.access_token.expose();
-    let token = AccessToken::new(text, issued.lifetime, sent_at, fastrand::f64())?;
-    Ok(token.until(Instant::now() + left))
+    AccessToken::new(text, issued.lifetime, sent_at, fastrand::f64())
 }
 
 /// Returns the refusal of an exchange (section 2.2.2), without the token that it may repeat.

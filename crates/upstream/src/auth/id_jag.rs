@@ -11,10 +11,16 @@ use tokio::time::Instant;
 
 use super::client_credentials::proof;
 use super::exchange::{TokenExchange, issued_token, of_exchange};
+use super::login::KeptLogin;
 use super::token::AccessToken;
+use base::platform::wall_clock;
 use config::CallerCredential;
+use domain::calls::caller::Caller;
 use domain::calls::subject_token::SubjectToken;
 use domain::fault::{TokenFault, UpstreamFaultKind as Kind};
+use domain::time::unix_time::UnixSeconds;
+use logins::StoredLogin;
+use logins::caller::CallerName;
 use logins::sign_in::Provider;
 use net::egress::{CONNECT, Egress};
 use net::issuer::discover;
@@ -67,13 +73,42 @@ impl IdentityAssertions {
         })
     }
 
+    /// Returns an access token for a caller: that which the replicas share in `kept`, if there is
+    /// one. It is used no longer than the token of the caller lives.
+    pub(super) async fn token(
+        self: &Arc<Self>,
+        caller: &Caller,
+        subject: &SubjectToken,
+        scope: Option<&str>,
+        kept: Option<&Arc<KeptLogin>>,
+    ) -> Result<AccessToken, Refusal> {
+        let token = match kept {
+            None => self.request(subject, scope).await?.0,
+            Some(kept) => {
+                let own = self.clone();
+                let name = kept.name().to_owned();
+                let caller = CallerName::of(caller);
+                let brought = subject.clone();
+                let scope = scope.map(str::to_owned);
+                let needed = scope.clone();
+                let issue = Box::pin(async move {
+                    let (token, server) = own.request(&brought, scope.as_deref()).await?;
+                    let login = own.login(name, caller, scope, &token, &server);
+                    Ok((token, login))
+                });
+                kept.share(self.config.server.client_id.clone(), needed, issue).await?
+            }
+        };
+        Ok(token.within(subject))
+    }
+
     /// Exchanges the token of a caller for an assertion, and sends that as the authorization grant
     /// of a token request (RFC 7523, section 2.1). A refusal names the endpoint that has refused.
-    pub(super) async fn request(
+    async fn request(
         &self,
         subject: &SubjectToken,
         scope: Option<&str>,
-    ) -> Result<AccessToken, Refusal> {
+    ) -> Result<(AccessToken, Arc<FoundServer>), Refusal> {
         let server = self.server().await?;
         let [audience, resource] = [&server.issuer, &server.resource].map(|text| Some(&**text));
         let answer = self.provider.exchange(subject, TOKEN_TYPE, scope, audience, resource).await?;
@@ -86,7 +121,42 @@ impl IdentityAssertions {
         let sent_at = Instant::now();
         let answered = server.client.request_json(&self.egress, &server.token_endpoint, form).await;
         let response = answered.map_err(|refusal| of_exchange(refusal, subject))?;
-        issued_token(&response, subject, sent_at)
+        Ok((issued_token(&response, sent_at)?, server))
+    }
+
+    /// Returns a token as replicas share it, without the secret of the client.
+    fn login(
+        &self,
+        name: String,
+        caller: CallerName,
+        scope: Option<String>,
+        token: &AccessToken,
+        server: &FoundServer,
+    ) -> StoredLogin {
+        let now = UnixSeconds::from(wall_clock()).0;
+        let lifetime = token.expires_at.saturating_duration_since(Instant::now());
+        StoredLogin {
+            id: String::new(),
+            upstream: name,
+            url: self.http.url.to_string(),
+            issuer: server.issuer.clone(),
+            token_endpoint: server.token_endpoint.clone(),
+            revocation_endpoint: server.revocation_endpoint.clone(),
+            client_id: server.client.id.clone(),
+            client_secret: None,
+            posts_secret: false,
+            resource: server.resource.clone(),
+            scope,
+            refresh_token: None,
+            access_token: token.access_token().to_owned(),
+            expires_at: Some(now.saturating_add(lifetime.as_secs())),
+            refresh_expires_at: None,
+            signed_in_at: now,
+            renewed_at: now,
+            ended: None,
+            caller: Some(caller),
+            subject: None,
+        }
     }
 
     /// Revokes a token at the upstream's authorization server (RFC 7009). Returns whether the token
@@ -110,7 +180,7 @@ impl IdentityAssertions {
     }
 
     async fn find_server(&self) -> Result<FoundServer, String> {
-        let config::IdJag { provider, server } = &self.config;
+        let config::IdJag { provider, server, .. } = &self.config;
         let (metadata, resource) = match &server.issuer {
             Some(issuer) => (discover(&self.egress, issuer).await?, self.http.url.to_string()),
             None => {

@@ -2,10 +2,12 @@
 //! each renewal by most providers (OAuth 2.1, section 4.3.1), so that one process at a time renews
 //! it.
 
+use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use http::Uri;
+use tokio::task::{JoinError, JoinHandle};
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 use tracing::error;
@@ -71,6 +73,10 @@ impl UnwrittenLogin {
     }
 }
 
+/// A request for the token of a caller, and for the login that keeps it.
+pub(super) type Issuing =
+    Pin<Box<dyn Future<Output = Result<(AccessToken, StoredLogin), Refusal>> + Send>>;
+
 /// A stored access token that expires sooner is renewed at once.
 const LEAST_LIFETIME: Duration = Duration::from_secs(1);
 
@@ -79,10 +85,11 @@ const LEAST_LIFETIME: Duration = Duration::from_secs(1);
 const RENEWED_WITHIN: f64 = 0.3;
 
 impl KeptLogin {
-    /// `url` is the upstream's; `ca` holds certificates (PEM) that are trusted in addition to those
-    /// of the system. `shared` holds the sign-in, if there is a cluster.
+    /// `upstream` is the name under which the sign-in is kept in `kept`, or in `shared` if there is
+    /// a cluster.
     pub(super) fn new(
-        login: &config::Login,
+        upstream: &str,
+        kept: Option<&config::Logins>,
         http: &config::Http,
         tasks: TaskTracker,
         shared: Option<Arc<SharedLogins>>,
@@ -92,10 +99,9 @@ impl KeptLogin {
         let proxies = http.proxies.as_ref();
         let egress = Egress::new(CONNECT, ca, address_policy(false, url), proxies)?;
         let egress = Arc::new(egress);
-        let kept = login.kept.as_deref();
         let store = kept.map(|kept| Arc::new(LoginBackend::new(kept, shared)));
         Ok(Self {
-            upstream: login.upstream.clone(),
+            upstream: upstream.to_owned(),
             url: url.clone(),
             egress,
             store,
@@ -116,6 +122,11 @@ impl KeptLogin {
         }
     }
 
+    /// The name under which the sign-in is kept.
+    pub(super) fn name(&self) -> &str {
+        &self.upstream
+    }
+
     /// The id of the sign-in behind the last token, and its known scope.
     pub(super) fn known(&self) -> (Option<String>, String) {
         let state = self.state.locked();
@@ -127,8 +138,15 @@ impl KeptLogin {
     /// issued.
     pub(super) async fn request(self: &Arc<Self>) -> Result<AccessToken, Refusal> {
         let own = self.clone();
-        let obtaining = self.tasks.spawn(async move { own.obtain().await });
-        obtaining.await.unwrap_or_else(|error| Err(Refusal::other(error.to_string())))
+        self.begin(async move { own.obtain().await }).await.unwrap_or_else(unfinished)
+    }
+
+    /// Begins work that goes on to its end, also if the handle is dropped.
+    fn begin<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> JoinHandle<T> {
+        self.tasks.spawn(work)
     }
 
     async fn obtain(&self) -> Result<AccessToken, Refusal> {
@@ -181,6 +199,73 @@ impl KeptLogin {
         }
         let lifetime = login.expires_at.map(|at| UnixSeconds(at).saturating_since(now));
         self.hand_out(login, lifetime, sent_at)
+    }
+
+    /// Returns the kept access token of a caller, or the token that `issue` obtains, which is kept
+    /// for the other replicas until it expires. The request goes on if the future is dropped, so
+    /// that the lock is released. Without the store, each replica has another token.
+    pub(super) async fn share(
+        self: &Arc<Self>,
+        client_id: String,
+        scope: Option<String>,
+        issue: Issuing,
+    ) -> Result<AccessToken, Refusal> {
+        let own = self.clone();
+        let sharing = self.begin(async move {
+            let Some(store) = &own.store else { return Ok(issue.await?.0) };
+            let lock = store.lock(&own.upstream).await.ok();
+            let shared = own.shared(store, lock.as_ref(), &client_id, scope.as_deref(), issue);
+            let token = shared.await;
+            if let Some(lock) = lock {
+                lock.release().await;
+            }
+            token
+        });
+        sharing.await.unwrap_or_else(unfinished)
+    }
+
+    async fn shared(
+        &self,
+        store: &LoginBackend,
+        lock: Option<&LoginLock<'_>>,
+        client_id: &str,
+        scope: Option<&str>,
+        issue: Issuing,
+    ) -> Result<AccessToken, Refusal> {
+        let kept = match lock {
+            Some(_) => store.find(&self.upstream).await.unwrap_or_default(),
+            None => None,
+        };
+        let sent_at = Instant::now();
+        let now = UnixSeconds::from(wall_clock());
+        if let Some(login) = &kept {
+            let left = login.expires_at.map(|at| UnixSeconds(at).saturating_since(now));
+            let granted = login.scope.as_deref().unwrap_or_default();
+            let is_refused = self.note(login);
+            if !is_refused
+                && login.client_id == client_id
+                && login.state(&self.url, now) == LoginState::Valid
+                && scope.is_none_or(|needed| scope::covers(granted, needed))
+                && !needs_renewal(login, left)
+            {
+                let left = left.map(|left| left.saturating_sub(LEAST_LIFETIME));
+                return self.hand_out(login.clone(), left, sent_at);
+            }
+        }
+        let (token, login) = issue.await?;
+        // The id lasts until a revocation: other replicas see by it which tokens are revoked.
+        let login = StoredLogin { id: kept.map_or_else(String::new, |kept| kept.id), ..login };
+        self.note(&login);
+        self.state.locked().token.clone_from(&login.access_token);
+        let lifetime = token.expires_at.saturating_duration_since(Instant::now());
+        let written = match lock {
+            Some(lock) => lock.write_for(&login, lifetime).await.is_ok(),
+            None => false,
+        };
+        if !written {
+            self.state.locked().used = None;
+        }
+        Ok(token)
     }
 
     fn hand_out(
@@ -292,7 +377,7 @@ impl KeptLogin {
         if has_unwritten {
             // The cluster's store may be reachable again.
             let own = self.clone();
-            let _ = self.tasks.spawn(async move { own.write_unwritten().await }).await;
+            let _ = self.begin(async move { own.write_unwritten().await }).await;
         }
         let Some(store) = &self.store else { return false };
         let stored = store.read(&self.upstream).await;
@@ -307,6 +392,11 @@ impl KeptLogin {
     fn ended(&self, fault: TokenFault, why: &str) -> Refusal {
         Refusal::new(fault, format!("{why}; run `promptgate login {}`", self.upstream))
     }
+}
+
+/// The refusal after a task that has panicked or was cancelled.
+fn unfinished<T>(error: JoinError) -> Result<T, Refusal> {
+    Err(Refusal::other(error.to_string()))
 }
 
 /// The refusal of a login that cannot be read or locked.
@@ -377,20 +467,10 @@ mod tests {
             store.lock("wiki").await.unwrap().write(&login).await.unwrap();
         };
         write(sample_login("wiki")).await;
-        let configured = config::Login {
-            resource: None,
-            upstream: "wiki".to_owned(),
-            scope: None,
-            client_id: None,
-            client_secret: None,
-            kept: Some(Arc::new(kept.clone())),
-            page: None,
-            document: None,
-        };
         let toml = "[upstreams.wiki]\ntransport = \"http\"\nurl = \"https://wiki.example/mcp\"\n";
         let config = config::Config::parse("g", toml, std::path::Path::new(""), &[]).unwrap();
         let http = config.upstreams[0].http().unwrap();
-        let login = KeptLogin::new(&configured, http, TaskTracker::new(), None).unwrap();
+        let login = KeptLogin::new("wiki", Some(&kept), http, TaskTracker::new(), None).unwrap();
         let login = Arc::new(login);
         let lock = kept.path.join("wiki.lock");
         std::fs::remove_file(&lock).unwrap();

@@ -2,11 +2,8 @@
 //! sign-in is kept for its caller alone: no other caller and no shared credential takes its place.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::sync::Semaphore;
-use tokio::time::timeout;
-use tracing::error;
 
 use super::login::KeptLogin;
 use super::token::AccessToken;
@@ -22,7 +19,7 @@ use logins::caller::{CallerName, SignInLink};
 use logins::sign_in::Provider;
 use logins::sign_in::flow::{BegunFlow, CodeFlow};
 use logins::sign_in::registration::CALLBACK;
-use logins::store::{LoginBackend, LoginStoreError};
+use logins::store::LoginBackend;
 use oauth::client::Refusal;
 use oauth::scope;
 
@@ -33,33 +30,13 @@ pub struct CallerSignIns {
     /// The URL of the page at which callers sign in.
     page: String,
     sealer: Sealer,
-    /// The sign-in of no caller, from which those of callers are derived.
-    template: KeptLogin,
     store: Arc<LoginBackend>,
     asking: Semaphore,
     audit: Audit,
 }
 
-/// A sign-in that is kept.
-pub struct KeptSignIn {
-    pub caller: CallerName,
-    /// The subject of the caller's token.
-    pub subject: Option<String>,
-    pub signed_in_at: UnixSeconds,
-}
-
-impl KeptSignIn {
-    /// Whether its caller had a token of this issuer with this subject.
-    pub fn is_of(&self, issuer: &str, subject: &str) -> bool {
-        self.caller.issuer == issuer && self.subject.as_deref() == Some(subject)
-    }
-}
-
 /// Sign-ins and renewals at a time: each costs requests, and everyone with a link can cause one.
 pub(super) const ASKING: usize = 16;
-
-/// Time for an authorization server to revoke tokens.
-const REVOCATION: Duration = Duration::from_secs(10);
 
 /// The key of the credential.
 pub(crate) const SIGN_IN: &str = "sign_in";
@@ -68,22 +45,22 @@ impl CallerSignIns {
     pub(super) fn new(
         config: &config::Login,
         http: &config::Http,
-        template: KeptLogin,
+        store: Option<Arc<LoginBackend>>,
         audit: Audit,
     ) -> Result<Self, String> {
-        let kept = config.kept.as_deref().zip(template.store.clone());
+        let kept = config.kept.as_deref().zip(store);
         let (logins, store) = kept.ok_or("server.seal_key is not set")?;
         let sealer = Sealer::new(&logins.keys);
         let page = config.page.clone().ok_or("server.public_url is not set")?;
         let asking = Semaphore::new(ASKING);
         let http = http.clone();
-        Ok(Self { http, config: config.clone(), page, sealer, template, store, asking, audit })
+        Ok(Self { http, config: config.clone(), page, sealer, store, asking, audit })
     }
 
     /// # Errors
     /// The link was used, or the store cannot be read.
     pub async fn check(&self, link: &SignInLink) -> Result<(), String> {
-        let kept = self.kept_as(&link.caller.key(&link.upstream)).await.map_err(text)?;
+        let kept = self.store.find(&link.caller.key(&link.upstream)).await.map_err(text)?;
         if link.is_used(kept.as_ref().map(|kept| &*kept.id)) {
             return Err("this link was used, or is older than the last sign-in".to_owned());
         }
@@ -145,54 +122,6 @@ impl CallerSignIns {
         self.record(&link.caller, event.optional_text("error", error));
     }
 
-    /// Returns the sign-in that is kept under a name, also after its end. `None` also for a sign-in
-    /// that cannot be opened any more: the next sign-in replaces it.
-    pub(crate) async fn kept_as(&self, name: &str) -> Result<Option<StoredLogin>, LoginStoreError> {
-        match self.store.read(name).await {
-            Err(LoginStoreError::Unreadable { .. }) => Ok(None),
-            kept => kept,
-        }
-    }
-
-    /// Returns the sign-ins that are kept and valid. The log has a failure.
-    pub async fn kept(&self) -> Vec<KeptSignIn> {
-        let kept = self.store.of_callers(&self.config.upstream).await;
-        let kept = kept.unwrap_or_else(|error| {
-            let upstream = &self.config.upstream;
-            error!(upstream, %error, "the sign-ins of callers cannot be read");
-            Vec::new()
-        });
-        let valid = kept.into_iter().filter(|login| login.ended.is_none());
-        let kept = valid.filter_map(|StoredLogin { caller, subject, signed_in_at, .. }| {
-            Some(KeptSignIn { caller: caller?, subject, signed_in_at: UnixSeconds(signed_in_at) })
-        });
-        kept.collect()
-    }
-
-    /// Ends the sign-in of a caller here, and at the authorization server. Returns whether the
-    /// server has revoked its tokens. A failure is logged.
-    pub async fn end(&self, caller: &CallerName) -> bool {
-        let key = caller.key(&self.config.upstream);
-        let ending = async {
-            let lock = self.store.lock(&key).await?;
-            let login = self.store.read(&key).await?;
-            if let Some(login) = &login {
-                lock.write(&login.clone().end("revoked")).await?;
-            }
-            lock.release().await;
-            Ok::<_, LoginStoreError>(login)
-        };
-        let login = ending.await.unwrap_or_else(|error| {
-            let upstream = &self.config.upstream;
-            error!(upstream, caller = caller.id, %error, "the sign-in of a caller cannot be ended");
-            None
-        });
-        let Some(login) = login else { return false };
-        self.record(caller, AuditEvent::new("sign_in_ended"));
-        let revoking = login.revoke(&self.template.egress);
-        matches!(timeout(REVOCATION, revoking).await, Ok(Ok(true)))
-    }
-
     async fn provider(&self) -> Result<Provider, String> {
         let provider = Provider::discover(&self.http).await?;
         Ok(provider.asked_for(self.config.resource.as_deref()))
@@ -202,7 +131,7 @@ impl CallerSignIns {
         format!("{}{CALLBACK}", self.page)
     }
 
-    fn record(&self, caller: &CallerName, event: AuditEvent) {
+    pub(super) fn record(&self, caller: &CallerName, event: AuditEvent) {
         self.audit.note(event.text("upstream", &self.config.upstream).text("caller", &caller.id));
     }
 }
@@ -215,22 +144,19 @@ fn text(error: impl ToString) -> String {
 pub(super) struct CallerSignIn {
     all: Arc<CallerSignIns>,
     caller: Caller,
-    /// The name under which the sign-in is kept.
-    pub name: String,
-    pub kept: Arc<KeptLogin>,
+    kept: Arc<KeptLogin>,
 }
 
 impl CallerSignIn {
-    pub(super) fn new(all: Arc<CallerSignIns>, caller: Caller) -> Self {
-        let name = CallerName::of(&caller).key(&all.config.upstream);
-        Self { kept: Arc::new(all.template.of_caller(name.clone())), all, caller, name }
+    pub(super) fn new(all: Arc<CallerSignIns>, caller: Caller, kept: Arc<KeptLogin>) -> Self {
+        Self { all, caller, kept }
     }
 
     /// Returns the caller's access token, if its scopes cover `scope`.
     pub(super) async fn request(&self, scope: Option<&str>) -> Result<AccessToken, Refusal> {
         let token = self.kept.request().await?;
         let (_, granted) = self.kept.known();
-        if scope.is_some_and(|scope| scope::union(&granted, scope) != granted) {
+        if scope.is_some_and(|needed| !scope::covers(&granted, needed)) {
             let why = "the sign-in of the caller lacks a scope";
             return Err(Refusal::new(TokenFault::NoLogin, why));
         }

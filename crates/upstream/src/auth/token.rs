@@ -7,6 +7,9 @@ use arc_swap::ArcSwapOption;
 use http::HeaderValue;
 use tokio::time::Instant;
 
+use base::platform::wall_clock;
+use domain::calls::subject_token::SubjectToken;
+use domain::time::unix_time::UnixSeconds;
 use oauth::client::{Refusal, sensitive};
 
 /// An access token.
@@ -77,9 +80,10 @@ impl AccessToken {
         header.strip_prefix(SCHEME).unwrap_or_default()
     }
 
-    /// Returns the same token, used no longer than until `end`.
-    pub(super) fn until(self, end: Instant) -> Self {
-        Self { expires_at: self.expires_at.min(end), ..self }
+    /// Returns the same token, used no longer than the token of the caller lives.
+    pub(super) fn within(self, subject: &SubjectToken) -> Self {
+        let left = subject.expires.saturating_since(UnixSeconds::from(wall_clock()));
+        Self { expires_at: self.expires_at.min(Instant::now() + left), ..self }
     }
 }
 

@@ -68,7 +68,9 @@ impl TokenSource {
                 Credential::ClientCredentials(Box::new(ClientCredentials::new(oauth, http)?))
             }
             Some(config::TokenCredential::Login(login)) => {
-                Credential::Login(Arc::new(KeptLogin::new(login, http, tasks, shared)?))
+                let kept = login.kept.as_deref();
+                let login = KeptLogin::new(&login.upstream, kept, http, tasks, shared)?;
+                Credential::Login(Arc::new(login))
             }
             Some(config::TokenCredential::Workload(workload)) => {
                 Credential::Workload(Box::new(WorkloadIdentity::new(workload, http)?))

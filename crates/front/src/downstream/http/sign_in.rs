@@ -151,7 +151,7 @@ impl SignInPage {
         finished.map_err(|why| open.refused(&why))?;
         let OpenLink { link, .. } = &open;
         self.router.complete_elicitation(&link.upstream, link.id(&self.sealer));
-        self.router.take_up_sign_in(&link.caller.key(&link.upstream)).await;
+        self.router.take_up_login(&link.caller.key(&link.upstream)).await;
         let body = "You have signed in. You can go on in your client, and close this page.";
         Ok(self.with_cookie(ShownPage(StatusCode::OK, body.to_owned()).response(), "", 0))
     }
