@@ -190,7 +190,8 @@ run_documentation() {
 step build "" "the tests, the binary and the examples build"
 run_build() {
     cargo test --locked --workspace --no-run
-    cargo build --locked --workspace --bin promptgate --example rmcp-server --example rmcp-client
+    cargo build --locked --workspace --bin promptgate --example rmcp-server --example rmcp-client \
+        --example rmcp-sign-in
 }
 
 # The seeds of the simulation are a step of their own.

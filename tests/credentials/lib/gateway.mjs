@@ -15,7 +15,7 @@ import { end } from '../../console/lib/process.mjs';
 const ROOT = fileURLToPath(new URL('../../../', import.meta.url));
 
 /** The binary that is checked. */
-const BINARY = resolve(process.env.PROMPTGATE ?? join(ROOT, 'target/debug/promptgate'));
+export const BINARY = resolve(process.env.PROMPTGATE ?? join(ROOT, 'target/debug/promptgate'));
 
 /** How long a step may take on a busy machine, in milliseconds. */
 const PATIENCE = 20_000;
@@ -169,7 +169,7 @@ export class Gateway {
 }
 
 /** A command that runs. */
-class Command {
+export class Command {
   stdout = '';
   stderr = '';
 

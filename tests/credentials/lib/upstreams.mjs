@@ -18,7 +18,8 @@ import { isInitializeRequest } from '@modelcontextprotocol/sdk/types.js';
 import { end } from '../../console/lib/process.mjs';
 import { RESOURCE_SERVER, SCOPE } from './provider.mjs';
 
-const INTEROP = new URL('../../interop/', import.meta.url);
+/** The Python that has the clients and servers of other projects. */
+export const PYTHON = fileURLToPath(new URL('../../interop/.venv/bin/python', import.meta.url));
 
 /** The TypeScript SDK with its middleware; it asks the authorization server about each token. */
 export class TypeScript {
@@ -123,8 +124,7 @@ export class FastMcp {
   static async start(provider) {
     const one = new this();
     const program = fileURLToPath(new URL('fastmcp_server.py', import.meta.url));
-    const python = fileURLToPath(new URL('.venv/bin/python', INTEROP));
-    one.process = spawn(python, [program, provider.issuer, SCOPE], { stdio: ['ignore', 'pipe', 'pipe'] });
+    one.process = spawn(PYTHON, [program, provider.issuer, SCOPE], { stdio: ['ignore', 'pipe', 'pipe'] });
     let errors = '';
     one.process.stderr.on('data', (data) => (errors += data));
     const lines = createInterface({ input: one.process.stdout });
