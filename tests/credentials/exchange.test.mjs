@@ -215,7 +215,8 @@ test('while the provider cannot exchange, only callers whose tokens it has excha
     await close(clients);
   }));
 
-test('an upstream lets in the callers whom their own provider asserts at its authorization server', async () => {
+/** Runs a check with a provider whose assertions the authorization server of the upstream takes. */
+async function asserted(check) {
   const own = await AuthorizationServer.start();
   const { client_id: id, client_secret: secret } = ASSERTING_CLIENT;
   const configure = () => ({
@@ -225,33 +226,57 @@ provider = { token_url = "${own.issuer}/token", ${AS_GATEWAY}, scope = "${SCOPE}
 server = { client_id = "${id}", client_secret = { value = "${secret}" } } } }`,
   });
   try {
-    await stage({ configure, trusted: own.issuer }, async ({ gateway, provider, upstream }) => {
-      const { code, stdout, stderr } = await gateway.run('check', '--dial');
-      assert.equal(code, 0, stdout + stderr);
-      const { tokens, clients } = await signedIn({ gateway, provider: own }, 'ada', 'bob', 'eve');
-      const [ada, bob, eve] = clients;
-      const got = await Promise.all([ada, bob, ada, bob].map(minutes));
-      assert.deepEqual(new Set(got), new Set(['ada', 'bob'].map((person) => `Write the minutes for ${person}.`)));
-      provider.forget('eve');
-      assert.equal(await reason(eve), 'exchange_refused');
-
-      const asserted = own.granted('token', { grant_type: TOKEN_EXCHANGE, requested_token_type: ID_JAG });
-      assert.equal(asserted.length, 3);
-      for (const { params } of asserted) assert.equal(params.audience, provider.issuer);
-      const taken = provider.granted('token', { grant_type: JWT_BEARER });
-      assert.deepEqual(taken.map(({ params }) => subject(params.assertion)).sort(), ['ada', 'bob']);
-      const parts = tokens.flatMap((token) => token.split('.').slice(1));
-      const seen = upstream.heard + JSON.stringify(provider.requests);
-      assert.ok(taken.every(({ answer }) => upstream.heard.includes(answer.access_token)));
-      assert.deepEqual(parts.filter((part) => seen.includes(part)), []);
-      await close(clients);
-      await gateway.rest();
-      assert.deepEqual(await gateway.where([...parts, ...asserted.map(({ answer }) => answer.access_token)]), []);
-    });
+    await stage({ configure, trusted: own.issuer }, (others) => check({ ...others, own }));
   } finally {
     await own.stop();
   }
-});
+}
+
+test('an upstream lets in the callers whom their own provider asserts at its authorization server', () =>
+  asserted(async ({ gateway, provider, upstream, own }) => {
+    const { code, stdout, stderr } = await gateway.run('check', '--dial');
+    assert.equal(code, 0, stdout + stderr);
+    const { tokens, clients } = await signedIn({ gateway, provider: own }, 'ada', 'bob', 'eve');
+    const [ada, bob, eve] = clients;
+    const got = await Promise.all([ada, bob, ada, bob].map(minutes));
+    assert.deepEqual(new Set(got), new Set(['ada', 'bob'].map((person) => `Write the minutes for ${person}.`)));
+    provider.forget('eve');
+    assert.equal(await reason(eve), 'exchange_refused');
+
+    const assertions = own.granted('token', { grant_type: TOKEN_EXCHANGE, requested_token_type: ID_JAG });
+    assert.equal(assertions.length, 3);
+    for (const { params } of assertions) assert.equal(params.audience, provider.issuer);
+    const taken = provider.granted('token', { grant_type: JWT_BEARER });
+    assert.deepEqual(taken.map(({ params }) => subject(params.assertion)).sort(), ['ada', 'bob']);
+    const parts = tokens.flatMap((token) => token.split('.').slice(1));
+    const seen = upstream.heard + JSON.stringify(provider.requests);
+    assert.ok(taken.every(({ answer }) => upstream.heard.includes(answer.access_token)));
+    assert.deepEqual(parts.filter((part) => seen.includes(part)), []);
+    await close(clients);
+    await gateway.rest();
+    assert.deepEqual(await gateway.where([...parts, ...assertions.map(({ answer }) => answer.access_token)]), []);
+  }));
+
+test('while the identity provider is down, only callers with a token are served, and afterwards the next one', () =>
+  asserted(async ({ gateway, provider, own }) => {
+    const { clients } = await signedIn({ gateway, provider: own }, 'ada', 'bob', 'eve', 'joe');
+    const [ada, bob, eve, joe] = clients;
+    assert.equal(await reason(ada), undefined);
+    own.isAway = true;
+    assert.equal(await reason(bob), 'provider_unavailable');
+    assert.equal(await minutes(ada), 'Write the minutes for ada.');
+    own.isAway = false;
+    assert.equal(await minutes(eve), 'Write the minutes for eve.');
+    // For the same caller the gateway asks again after a pause.
+    await gateway.until(async () => (await reason(bob)) === undefined);
+
+    await own.stop();
+    assert.equal(await reason(joe), 'provider_unavailable');
+    const served = await Promise.all([ada, bob, eve].map(reason));
+    assert.deepEqual(served, [undefined, undefined, undefined]);
+    assert.equal(provider.granted('token', { grant_type: JWT_BEARER }).length, 3);
+    await close(clients);
+  }));
 
 /** Runs a check with an upstream that lets in the workload, whose tokens need a few renewals. */
 async function workload(options, check) {
