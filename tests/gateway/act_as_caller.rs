@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use crate::audit::Log;
+use crate::documents::toml_blocks;
 use crate::skills::{file, skill};
 use crate::support::client::Client;
 use crate::support::gateway::api_key;
@@ -377,6 +378,18 @@ impl Issuer {
     fn client(&self, gateway: &Gateway, subject: &str) -> Client {
         bearer(gateway, &self.token(subject, |_| {}))
     }
+}
+
+/// The TOML of a section of docs/credentials.md, with other hosts in the place of its own.
+fn documented(section: &str, hosts: &[(&str, &str)]) -> String {
+    let page = include_str!("../../docs/credentials.md");
+    let mut sections = page.split("\n### ").filter_map(|text| text.split_once('\n'));
+    let (_, text) = sections.find(|(heading, _)| *heading == section).expect(section);
+    let toml = toml_blocks(text).remove(0);
+    hosts.iter().fold(toml, |toml, (documented, real)| {
+        assert!(toml.contains(documented), "{documented} is not in {toml}");
+        toml.replace(documented, real)
+    })
 }
 
 fn bearer(gateway: &Gateway, token: &str) -> Client {

@@ -4,13 +4,17 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
 
 use super::{
-    ADMIN, Issuer, World, accounts, bearer, get, json_body, ready, reason, revoke, server, subject,
+    ADMIN, Issuer, World, accounts, bearer, documented, get, json_body, named, ready, reason,
+    revoke, server, subject,
 };
 use crate::audit::Log;
 use crate::support::client::Client;
+use crate::support::process::{Process, command};
 use crate::support::provider::SigningKey;
 use crate::support::wiki::{ran, text};
 use crate::support::{Gateway, OpenStream, Received, Scripted, Upstream, eventually};
@@ -250,6 +254,47 @@ async fn each_caller_has_a_token_for_its_assertion_and_the_provider_alone_sees_w
     let issued = log.of("token_issued");
     assert_eq!(issued.len(), 2, "{issued:?}");
     gateway.drain().await;
+}
+
+#[tokio::test]
+async fn the_documented_configuration_lets_a_caller_in_by_an_assertion() {
+    let parties = Parties::lasting(3600).await;
+    let token_url = format!("http://{}/token", parties.provider.addr);
+    let provider = ("https://id.example.com/token", token_url.as_str());
+    let hosts = [
+        provider,
+        ("https://id.example.com", &parties.issuer.provider.issuer()),
+        ("https://code.example.com/mcp", &format!("http://{}/mcp", parties.upstream.addr)),
+    ];
+    // The section has only the keys that differ from those of token exchange.
+    let exchange = documented("Token exchange", &hosts);
+    let (upstream, _) = exchange.split_once("act_as").unwrap();
+    let toml = server() + upstream + &documented("Identity assertions", &[provider]);
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("gateway.toml"), toml).unwrap();
+    let secrets = [
+        ("WIKI_LIST_TOKEN", "operator"),
+        ("GATEWAY_SECRET", "at-the-provider"),
+        ("WIKI_SECRET", "at-the-server"),
+    ];
+    let mut check = command(folder.path(), &["check", "--dial"]);
+    check.envs(secrets);
+    let checked = tokio::process::Command::from(check).output().await.unwrap();
+    assert!(checked.status.success(), "{}", text(&checked));
+    let process = Process::serve_env(folder.path(), &secrets).await;
+    let token = parties.issuer.token("ada", |_| {});
+    let ada = process.client().with("Authorization", &format!("Bearer {token}"));
+    ready(&ada, 1).await;
+    ada.ask("prompts/get", named("code__p", "ada")).await;
+    assert_eq!((parties.asked(), parties.world.state().seen.len()), ([1, 1], 1));
+    for (server, client) in
+        [(&parties.provider, "gateway:at-the-provider"), (&parties.server, "at-wiki:at-the-server")]
+    {
+        let received = server.received();
+        let asked = received.iter().find(|asked| asked.path == "/token").unwrap();
+        let expected = format!("Basic {}", BASE64_STANDARD.encode(client));
+        assert_eq!(asked.header("authorization"), Some(&*expected));
+    }
 }
 
 #[tokio::test]

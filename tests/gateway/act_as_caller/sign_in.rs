@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use serde_json::{Value, json};
 use url::Url;
 
-use super::{ADMIN, Issuer, accounts, bearer, named, ready, revoke};
+use super::{ADMIN, Issuer, accounts, bearer, documented, named, ready, revoke};
 use crate::audit::Log;
 use crate::support::browser::{Browser, PAGE, text};
 use crate::support::client::{Client, Reply};
@@ -79,7 +79,11 @@ impl World {
 
 /// The link and the code of an error without an elicitation.
 async fn asked(client: &Client, who: &str) -> (String, String) {
-    let error = client.ask_error("prompts/get", named("wiki__p", who)).await;
+    asked_for("wiki__p", client, who).await
+}
+
+async fn asked_for(prompt: &str, client: &Client, who: &str) -> (String, String) {
+    let error = client.ask_error("prompts/get", named(prompt, who)).await;
     assert_eq!(
         (&error["code"], &error["data"]["reason"]),
         (&json!(-32603), &json!("sign_in_needed"))
@@ -128,6 +132,29 @@ async fn a_caller_signs_in_once_and_no_other_caller_gets_its_token() {
     let rows = accounts(&gateway).await;
     let row = rows.iter().find(|row| row["caller"] == "bob").unwrap();
     assert!(row["way"] == "sign_in" && row["signedInAt"].is_string(), "{row}");
+}
+
+#[tokio::test]
+async fn a_caller_signs_in_with_the_documented_configuration() {
+    let world = World::start().await;
+    let hosts = [
+        ("https://prompts.example.com/", "https://gate.example.com/"),
+        ("https://tracker.example.com/", &format!("http://{}/", world.upstream.addr)),
+    ];
+    let toml = documented("Sign-in of each caller", &hosts) + &api_key("ada", "key-of-ada");
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("gateway.toml"), toml).unwrap();
+    let secrets = [
+        ("PROMPTGATE_SEAL_KEY", "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="),
+        ("TRACKER_LIST_TOKEN", "operator"),
+    ];
+    let process = Process::serve_env(folder.path(), &secrets).await;
+    let ada = process.client().with("Authorization", "Bearer key-of-ada");
+    ready(&ada, 1).await;
+    let (link, code) = asked_for("tracker__p", &ada, "ada").await;
+    Browser::new(process.client()).sign_in(&link, &code).await;
+    ada.ask("prompts/get", named("tracker__p", "ada")).await;
+    assert_eq!(world.wiki.state().issues(), 1);
 }
 
 #[tokio::test]
