@@ -13,7 +13,7 @@ use super::suspended_calls::{self, SuspendedCall};
 use base::platform::heap::boxed;
 use base::seal;
 use catalog::reply::{InputRequired, Reply, RequestOrigin};
-use domain::calls::call::{Call, InputRetry, ServerRequestMode};
+use domain::calls::call::{Call, ClientMessages, InputRetry, ServerRequestMode};
 use domain::calls::fair_share::Holder;
 use domain::calls::request_state::{self, GetProgress, Replay, RequestState};
 use domain::fault::{Fault, RequestFault, UpstreamFault, UpstreamFaultKind as Kind};
@@ -461,7 +461,7 @@ impl Bridge<'_> {
 /// Returns a fault as a client can show it: the page at which a caller signs in becomes a URL
 /// elicitation (MCP 2025-11-25) for clients that have declared these. For others it stays in the
 /// message of the error.
-pub(super) fn shown_to(client: ClientCapabilities, fault: Fault) -> Fault {
+fn shown_to(client: ClientCapabilities, fault: Fault) -> Fault {
     let Fault::Upstream(UpstreamFault {
         kind: Kind::SignInNeeded { url, code, id }, upstream, ..
     }) = &fault
@@ -475,6 +475,15 @@ pub(super) fn shown_to(client: ClientCapabilities, fault: Fault) -> Fault {
     let page = json!({"mode": "url", "elicitationId": **id, "url": **url, "message": message});
     let data = json!({"reason": "sign_in_needed", "elicitations": [page]}).to_string();
     Fault::upstream(upstream, Kind::UrlElicitationRequired { message, data })
+}
+
+/// The same for an error that ends a call outside a [`Bridge`]. MCP 2026-07-28 has URL elicitations
+/// in results only.
+pub(super) fn shown_in_error(client: ClientMessages, fault: Fault) -> Fault {
+    match client.mode {
+        ServerRequestMode::MidCall => shown_to(client.capabilities, fault),
+        ServerRequestMode::InputRequired => fault,
+    }
 }
 
 /// The server requests of a result by their keys, and the state to return with the answers.

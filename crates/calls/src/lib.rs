@@ -39,7 +39,7 @@ use admitted::{Admitted, CallContext};
 use arguments::{effective_arguments, renamed_arguments, without_presets};
 use base::platform::heap::boxed;
 use base::seal::Sealer;
-use bridge::{Bridge, shown_to};
+use bridge::{Bridge, shown_in_error};
 use bridged_request::BridgedRequest;
 use call_channel::CallChannel;
 use catalog::announce::changes::{Changes, Published};
@@ -188,7 +188,7 @@ impl Router {
                 let completion = Completing { argument, value, context: completed.as_ref() };
                 let reply = complete_guarded(&self.guards, &routed, completion, context).await;
                 let reply = reply.map_err(|fault| without_presets(routed.item, fault));
-                let reply = reply.map_err(|fault| shown_to(call.client.capabilities, fault))?;
+                let reply = reply.map_err(|fault| shown_in_error(call.client, fault))?;
                 self.count_use(call, routed.item, began);
                 Ok(reply)
             }
@@ -344,7 +344,7 @@ impl Router {
             };
             let refused = self.gate.authorize(call, record, resolution).await.err();
             let refused = refused.unwrap_or_else(|| RequestFault::UnknownPrompt.into());
-            return Err(shown_to(call.client.capabilities, refused));
+            return Err(shown_in_error(call.client, refused));
         };
         if listed.skill().is_some() {
             record.stands_for(listed.counted_name());

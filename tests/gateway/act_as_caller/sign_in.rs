@@ -212,6 +212,27 @@ async fn each_era_shows_the_page_as_it_can() {
 }
 
 #[tokio::test]
+async fn a_modern_client_that_elicits_gets_the_link_in_the_error_where_no_result_can_ask() {
+    let world = World::start().await;
+    let eliciting = json!({"elicitation": {"url": {}}});
+    let ask = async |ada: &Client, method: &str, params: Value| {
+        let client = ModeClient::over_http(ada.clone(), ClientMode::Modern, eliciting.clone());
+        let answer = client.await.answer(method, params).await;
+        // MCP 2026-07-28 has no -32042.
+        assert_eq!(answer["error"]["code"], -32603, "{method}: {answer}");
+        assert_eq!(answer["error"]["data"]["reason"], "sign_in_needed", "{method}: {answer}");
+        assert!(answer["error"]["data"]["url"].is_string(), "{method}: {answer}");
+    };
+    let (gateway, ada, _) = world.gateway("").await;
+    let completing = json!({"ref": {"type": "ref/prompt", "name": "wiki__p"},
+        "argument": {"name": "who", "value": ""}});
+    ask(&ada, "completion/complete", completing).await;
+    gateway.drain().await;
+    let gateway = Gateway::start(&private(&world.toml(""))).await;
+    ask(&bearer(&gateway, "key-of-ada"), "prompts/get", named("wiki__p", "ada")).await;
+}
+
+#[tokio::test]
 async fn a_link_is_of_use_once_and_to_its_browser_only() {
     let world = World::start().await;
     let (gateway, ada, _) = world.gateway("").await;
