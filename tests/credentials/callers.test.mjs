@@ -88,10 +88,11 @@ for (const [kind, options] of Object.entries(KINDS)) {
 }
 
 /** The clients of others, as commands. */
-const script = (name) => [PYTHON, fileURLToPath(new URL(`../interop/clients/${name}`, import.meta.url))];
+const script = (name) => fileURLToPath(new URL(`../interop/clients/${name}`, import.meta.url));
 const CLIENTS = {
-  'the Python SDK': script('sign_in_py.py'),
-  FastMCP: script('sign_in_fm.py'),
+  'the TypeScript SDK 2.x': [process.execPath, script('sign_in_ts2.mjs')],
+  'the Python SDK': [PYTHON, script('sign_in_py.py')],
+  FastMCP: [PYTHON, script('sign_in_fm.py')],
   rmcp: [join(dirname(BINARY), 'examples/rmcp-sign-in')],
 };
 
@@ -115,7 +116,7 @@ sign_in = {} }`,
 });
 
 for (const [kind, [program, ...first]] of Object.entries(CLIENTS)) {
-  test(`a caller of ${kind} gets the page as its client can show it, signs in there, and gets the prompt`, (context) => {
+  test(`a caller of ${kind} is shown the page as its client can, signs in there, and gets the prompt`, (context) => {
     const callers = SHOWN.map(([mode]) => mode.join('-'));
     return stage({ configure: () => listed(callers) }, async ({ gateway }) => {
       await gateway.serve();
@@ -128,7 +129,8 @@ for (const [kind, [program, ...first]] of Object.entries(CLIENTS)) {
           const child = spawn(program, [...first, gateway.mcp, keyOf(who), 'wiki__minutes', ...mode]);
           const client = new Command(child);
           try {
-            const [asked] = await client.line(/.*"url".*/);
+            // FastMCP takes seconds to start.
+            const [asked] = await client.line(/.*"url".*/, 60_000);
             const page = JSON.parse(asked);
             assert.equal(page.code, code);
             if (code === -32603) assert.ok(page.message.includes(page.url), page.message);

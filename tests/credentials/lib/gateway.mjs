@@ -184,8 +184,8 @@ export class Command {
   }
 
   /** Waits for a line on standard output, and returns the match. */
-  line(pattern) {
-    return this.#read('stdout', pattern);
+  line(pattern, patience) {
+    return this.#read('stdout', pattern, patience);
   }
 
   /** Waits for a line on standard error, and returns the match. */
@@ -193,12 +193,12 @@ export class Command {
     return this.#read('stderr', pattern);
   }
 
-  #read(name, pattern) {
+  #read(name, pattern, patience = PATIENCE) {
     const stream = this.child[name];
     return new Promise((resolve, reject) => {
       const fail = (why) => () => settle(reject, new Error(`${why} before ${pattern}: ${this.stdout}${this.stderr}`));
       const [late, ended] = [fail('too late'), fail('it ended')];
-      const timer = setTimeout(late, PATIENCE);
+      const timer = setTimeout(late, patience);
       const look = () => {
         const lines = this[name].split('\n').slice(0, -1); // the last one is not complete
         const found = lines.map((line) => pattern.exec(line)).find(Boolean);
