@@ -2,18 +2,18 @@
 //! in the mode that it supports, and its answers return (legacy: requests during the call;
 //! 2026-07-28: multi-round-trip requests).
 
-use serde_json::json;
 use tokio::time::Instant;
 
 use super::Router;
 use super::admitted::Admitted;
 use super::bridged_request::BridgedRequest;
 use super::call_channel::{CallChannel, CallEvent};
+use super::sign_in_page::shown_to;
 use super::suspended_calls::{self, SuspendedCall};
 use base::platform::heap::boxed;
 use base::seal;
 use catalog::reply::{InputRequired, Reply, RequestOrigin};
-use domain::calls::call::{Call, ClientMessages, InputRetry, ServerRequestMode};
+use domain::calls::call::{Call, InputRetry, ServerRequestMode};
 use domain::calls::fair_share::Holder;
 use domain::calls::request_state::{self, GetProgress, Replay, RequestState};
 use domain::fault::{Fault, RequestFault, UpstreamFault, UpstreamFaultKind as Kind};
@@ -232,7 +232,7 @@ impl Bridge<'_> {
         if state.len() <= kind.max_len() {
             Ok(Reply::InputRequired(InputRequired {
                 server_requests,
-                state,
+                state: Some(state),
                 origin: self.request_origin(),
             }))
         } else {
@@ -427,19 +427,9 @@ impl Bridge<'_> {
         else {
             return Err(fault);
         };
-        let broken =
-            || self.fault(Kind::Protocol("its list of URL elicitations is malformed".to_owned()));
-        let data = Json::parse_text(data, DEPTH).map_err(|_| broken())?;
-        let elicitations = data.get("elicitations");
-        let mut requests = Vec::new();
-        for (index, request) in elicitations.iter().flat_map(|e| e.elements()).enumerate() {
-            let request = ServerRequest::read(ELICIT, Some(request)).ok();
-            let request = request.filter(|request| request.kind() == ServerRequestKind::Url);
-            requests.push((format!("page-{index}"), request.ok_or_else(broken)?));
-        }
-        if requests.len() > MAX_SERVER_REQUESTS {
-            return Err(broken());
-        }
+        let requests = url_elicitations(data).ok_or_else(|| {
+            self.fault(Kind::Protocol("its list of URL elicitations is malformed".to_owned()))
+        })?;
         self.next_round()?;
         self.input_required(requests, GetProgress::Replay(replay))
     }
@@ -458,38 +448,24 @@ impl Bridge<'_> {
     }
 }
 
-/// Returns a fault as a client can show it: the page at which a caller signs in becomes a URL
-/// elicitation (MCP 2025-11-25) for clients that have declared these. For others it stays in the
-/// message of the error.
-fn shown_to(client: ClientCapabilities, fault: Fault) -> Fault {
-    let Fault::Upstream(UpstreamFault {
-        kind: Kind::SignInNeeded { url, code, id }, upstream, ..
-    }) = &fault
-    else {
-        return fault;
-    };
-    if !client.contains(ClientCapabilities::URL) {
-        return fault;
-    }
-    let message = format!("Sign in to {upstream}. If the page asks for a code, it is {code}.");
-    let page = json!({"mode": "url", "elicitationId": **id, "url": **url, "message": message});
-    let data = json!({"reason": "sign_in_needed", "elicitations": [page]}).to_string();
-    Fault::upstream(upstream, Kind::UrlElicitationRequired { message, data })
-}
-
-/// The same for an error that ends a call outside a [`Bridge`]. MCP 2026-07-28 has URL elicitations
-/// in results only.
-pub(super) fn shown_in_error(client: ClientMessages, fault: Fault) -> Fault {
-    match client.mode {
-        ServerRequestMode::MidCall => shown_to(client.capabilities, fault),
-        ServerRequestMode::InputRequired => fault,
-    }
-}
-
 /// The server requests of a result by their keys, and the state to return with the answers.
 struct InputRequests {
     requests: Vec<(String, ServerRequest)>,
     state: Option<String>,
+}
+
+/// Returns the URL elicitations of the data of an error (MCP 2025-11-25, -32042), by their keys in
+/// an input-required result; `None` if they are malformed, or more than [`MAX_SERVER_REQUESTS`].
+pub(super) fn url_elicitations(data: &str) -> Option<Vec<(String, ServerRequest)>> {
+    let data = Json::parse_text(data, DEPTH).ok()?;
+    let elicitations = data.get("elicitations");
+    let mut requests = Vec::new();
+    for (index, request) in elicitations.iter().flat_map(|e| e.elements()).enumerate() {
+        let request = ServerRequest::read(ELICIT, Some(request)).ok();
+        let request = request.filter(|request| request.kind() == ServerRequestKind::Url)?;
+        requests.push((format!("page-{index}"), request));
+    }
+    (requests.len() <= MAX_SERVER_REQUESTS).then_some(requests)
 }
 
 const MISSING_CAPABILITY: i64 = -32021;

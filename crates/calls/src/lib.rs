@@ -22,6 +22,7 @@ mod completion;
 mod unapproved_texts;
 mod resolution;
 mod routed_prompt;
+mod sign_in_page;
 pub mod probe;
 pub mod rollouts;
 pub mod skills;
@@ -39,7 +40,7 @@ use admitted::{Admitted, CallContext};
 use arguments::{effective_arguments, renamed_arguments, without_presets};
 use base::platform::heap::boxed;
 use base::seal::Sealer;
-use bridge::{Bridge, shown_in_error};
+use bridge::Bridge;
 use bridged_request::BridgedRequest;
 use call_channel::CallChannel;
 use catalog::announce::changes::{Changes, Published};
@@ -75,6 +76,7 @@ use policy::{CallRecord, CallTarget, Gate, Resolution};
 use resolution::{Unlisted, held, invalid};
 use rollouts::{ChosenVersion, RolloutStates, Rollouts};
 use routed_prompt::RoutedPrompt;
+use sign_in_page::{shown_before_get, shown_in_error};
 use skills::AskedSkill;
 use suspended_calls::SuspendedCalls;
 use telemetry::Telemetry;
@@ -184,7 +186,8 @@ impl Router {
             Request::Complete { name, argument, value, context: completed } => {
                 let catalog =
                     self.lists.catalog_for(call, record, name, NameKind::Public, deadline).await;
-                let routed = self.authorize(&catalog, context, name, NameKind::Public).await?;
+                let routed = self.authorize(&catalog, context, name, NameKind::Public).await;
+                let routed = routed.map_err(|fault| shown_in_error(call.client, fault))?;
                 let completion = Completing { argument, value, context: completed.as_ref() };
                 let reply = complete_guarded(&self.guards, &routed, completion, context).await;
                 let reply = reply.map_err(|fault| without_presets(routed.item, fault));
@@ -241,7 +244,10 @@ impl Router {
         let CallContext { call, record, began, deadline, now, .. } = context;
         let AskedPrompt { name, name_kind, retry } = asked;
         let catalog = self.lists.catalog_for(call, record, name, name_kind, deadline).await;
-        let routed = self.authorize(&catalog, context, name, name_kind).await?;
+        let routed = match self.authorize(&catalog, context, name, name_kind).await {
+            Ok(routed) => routed,
+            Err(fault) => return shown_before_get(call.client, fault),
+        };
         let renamed = match arguments.filter(|_| name_kind == NameKind::Tool) {
             Some(arguments) => renamed_arguments(routed.listed(), arguments)?,
             None => None,
@@ -344,7 +350,7 @@ impl Router {
             };
             let refused = self.gate.authorize(call, record, resolution).await.err();
             let refused = refused.unwrap_or_else(|| RequestFault::UnknownPrompt.into());
-            return Err(shown_in_error(call.client, refused));
+            return Err(refused);
         };
         if listed.skill().is_some() {
             record.stands_for(listed.counted_name());

@@ -115,8 +115,8 @@ pub struct Flags {
 pub struct InputRequired {
     /// Server requests by the keys of their answers.
     pub server_requests: Vec<(String, ServerRequest)>,
-    /// The sealed `requestState`.
-    pub state: String,
+    /// The sealed `requestState`; `None` before the call has reached its upstream.
+    pub state: Option<String>,
     pub origin: RequestOrigin,
 }
 

@@ -212,24 +212,47 @@ async fn each_era_shows_the_page_as_it_can() {
 }
 
 #[tokio::test]
-async fn a_modern_client_that_elicits_gets_the_link_in_the_error_where_no_result_can_ask() {
+async fn a_modern_client_that_elicits_gets_the_link_in_the_error_of_a_completion() {
     let world = World::start().await;
     let eliciting = json!({"elicitation": {"url": {}}});
-    let ask = async |ada: &Client, method: &str, params: Value| {
-        let client = ModeClient::over_http(ada.clone(), ClientMode::Modern, eliciting.clone());
-        let answer = client.await.answer(method, params).await;
-        // MCP 2026-07-28 has no -32042.
-        assert_eq!(answer["error"]["code"], -32603, "{method}: {answer}");
-        assert_eq!(answer["error"]["data"]["reason"], "sign_in_needed", "{method}: {answer}");
-        assert!(answer["error"]["data"]["url"].is_string(), "{method}: {answer}");
-    };
-    let (gateway, ada, _) = world.gateway("").await;
+    let (_gateway, ada, _) = world.gateway("").await;
     let completing = json!({"ref": {"type": "ref/prompt", "name": "wiki__p"},
         "argument": {"name": "who", "value": ""}});
-    ask(&ada, "completion/complete", completing).await;
-    gateway.drain().await;
+    let mut client = ModeClient::over_http(ada, ClientMode::Modern, eliciting).await;
+    let answer = client.answer("completion/complete", completing).await;
+    // MCP 2026-07-28 has no -32042.
+    assert_eq!(answer["error"]["code"], -32603, "{answer}");
+    assert_eq!(answer["error"]["data"]["reason"], "sign_in_needed", "{answer}");
+    assert!(answer["error"]["data"]["url"].is_string(), "{answer}");
+}
+
+#[tokio::test]
+async fn a_get_of_a_private_prompt_shows_the_page_to_a_modern_client_before_the_sign_in() {
+    let world = World::start().await;
     let gateway = Gateway::start(&private(&world.toml(""))).await;
-    ask(&bearer(&gateway, "key-of-ada"), "prompts/get", named("wiki__p", "ada")).await;
+    let ada = bearer(&gateway, "key-of-ada");
+    let eliciting = json!({"elicitation": {"url": {}}});
+    let mut client = ModeClient::over_http(ada.clone(), ClientMode::Modern, eliciting).await;
+    let asked = client.ask("prompts/get", named("wiki__p", "ada")).await;
+    assert_eq!(asked["resultType"], "input_required", "{asked}");
+    assert_eq!(asked.get("requestState"), None, "the call has not begun: {asked}");
+    let requests = asked["inputRequests"].as_object().unwrap();
+    let (key, request) = requests.iter().next().unwrap();
+    let params = &request["params"];
+    assert!(requests.len() == 1 && params["mode"] == "url", "{asked}");
+    let message = params["message"].as_str().unwrap();
+    let code = message.split_once("it is ").unwrap().1.trim_end_matches('.');
+    let mut retry = named("wiki__p", "ada");
+    retry["inputResponses"] = json!({key: {"action": "accept"}});
+    let again = client.ask("prompts/get", retry.clone()).await;
+    assert_eq!(again["inputRequests"], asked["inputRequests"], "not signed in yet: {again}");
+    Browser::new(gateway.client()).sign_in(params["url"].as_str().unwrap(), code).await;
+    let result = client.ask("prompts/get", retry).await;
+    assert!(result["messages"].is_array(), "{result}");
+    let bob = bearer(&gateway, "key-of-bob");
+    let plain = ModeClient::over_http(bob, ClientMode::Modern, json!({}));
+    let answer = plain.await.answer("prompts/get", named("wiki__p", "bob")).await;
+    assert_eq!(answer["error"]["code"], -32603, "{answer}");
 }
 
 #[tokio::test]

@@ -15,7 +15,7 @@ pub(super) fn input_required_result(
     identity: &ServerIdentity,
 ) -> String {
     let InputRequired { server_requests, state, origin } = input_required;
-    let mut out = String::with_capacity(state.len() + 1024);
+    let mut out = String::with_capacity(state.as_ref().map_or(0, String::len) + 1024);
     write_object(&mut out, |result| {
         result.text("resultType", "input_required").object("_meta", |meta| {
             meta.json(meta::SERVER_INFO, &identity.server_info);
@@ -31,7 +31,9 @@ pub(super) fn input_required_result(
                 });
             }
         });
-        result.text("requestState", state);
+        if let Some(state) = state {
+            result.text("requestState", state);
+        }
     });
     out
 }
