@@ -5,6 +5,7 @@
 //! Shares are not reservations: four holders may have all of a resource with shares of a quarter.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::hash::Hash;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -152,14 +153,15 @@ impl<H: Clone + Eq + Hash> FairShare<H> {
 
     /// Returns an amount that the holder has taken.
     pub fn put_back(&mut self, holder: &H, amount: usize) {
-        let Some(held) = self.held.get_mut(holder) else {
+        // A clone of a holder costs less than to hash it once more for the removal.
+        let Entry::Occupied(mut held) = self.held.entry(holder.clone()) else {
             return;
         };
-        let amount = amount.min(*held);
-        *held -= amount;
+        let amount = amount.min(*held.get());
+        *held.get_mut() -= amount;
         self.used -= amount;
-        if *held == 0 {
-            self.held.remove(holder);
+        if *held.get() == 0 {
+            held.remove();
         }
         self.debug_assert_invariants();
     }

@@ -177,9 +177,13 @@ impl<'a> Json<'a> {
 
     /// Whether this value is a string that equals `other` after decoding.
     pub fn is(self, other: &str) -> bool {
-        let raw = self.raw_str();
-        // An escape takes more bytes than its character.
-        raw.is_some_and(|raw| raw == other || (raw.len() > other.len() && decode(raw) == other))
+        let Some(raw) = self.raw_str() else { return false };
+        // An escape takes more bytes than its character. Most other names differ in the first byte.
+        let may_be_escaped = |raw: &str| {
+            raw.len() > other.len()
+                && (raw.starts_with('\\') || raw.as_bytes().first() == other.as_bytes().first())
+        };
+        raw == other || (may_be_escaped(raw) && decode(raw) == other)
     }
 
     /// Appends this value without members and elements that are `null`, at any level.
@@ -453,6 +457,24 @@ mod tests {
         assert_eq!(json.get("e"), None);
         assert_eq!(json.members().count(), 3);
         assert_eq!(parse("{}").unwrap().members().count(), 0);
+    }
+
+    #[test]
+    fn a_name_is_found_in_every_spelling() {
+        for (text, name, is_equal) in [
+            (r#""name""#, "name", true),
+            (r#""\u006eame""#, "name", true),
+            (r#""nam\u0065""#, "name", true),
+            (r#""names""#, "name", false),
+            (r#""nam\u0066""#, "name", false),
+            (r#""\u006fame""#, "name", false),
+            (r#""""#, "", true),
+            (r#""\u0061""#, "", false),
+            (r#""\\""#, "\\", true),
+            ("7", "7", false),
+        ] {
+            assert_eq!(parse(text).unwrap().is(name), is_equal, "{text} {name}");
+        }
     }
 
     #[test]
