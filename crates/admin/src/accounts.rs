@@ -10,6 +10,7 @@ use super::sign_in::Visitor;
 use audit::record::AuditEvent;
 use logins::caller::CallerName;
 use upstream::accounts::{AccountStatus, RevokedAccount};
+use upstream::auth::caller_token_provider::KeptCallerLogin;
 
 /// Names the accounts to revoke, as the body of a POST. An omitted field matches all.
 #[derive(Debug, Deserialize)]
@@ -27,6 +28,22 @@ pub(super) struct RevocationRequest {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct AccountsDocument {
     accounts: Vec<AccountRow>,
+    /// The sign-ins that have ended, until they are forgotten.
+    ended: Vec<EndedSignIn>,
+}
+
+/// A sign-in of a caller that has ended.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+struct EndedSignIn {
+    upstream: String,
+    caller: String,
+    /// Issuer of the caller's token; empty for other credentials.
+    issuer: String,
+    signed_in_at: Option<String>,
+    /// `revoked`, or the error of the authorization server.
+    why: Option<String>,
 }
 
 /// An account of a caller at an upstream.
@@ -73,7 +90,16 @@ struct RevokedRow {
 /// Returns the document of `/api/v1/accounts`, the most recently used first.
 pub(super) async fn all(state: &AdminState) -> AccountsDocument {
     let accounts = state.router.list_accounts(None).await;
-    AccountsDocument { accounts: accounts.iter().map(AccountRow::of).collect() }
+    let ended = state.router.ended_sign_ins().await.into_iter();
+    let ended = ended.map(|(upstream, KeptCallerLogin { caller, signed_in_at, ended, .. })| {
+        let CallerName { id: caller, issuer, .. } = caller;
+        let signed_in_at = signed_in_at.map(rollouts::time);
+        EndedSignIn { upstream: upstream.to_string(), caller, issuer, signed_in_at, why: ended }
+    });
+    AccountsDocument {
+        accounts: accounts.iter().map(AccountRow::of).collect(),
+        ended: ended.collect(),
+    }
 }
 
 /// Revokes accounts at once, cancels the calls that use them, and records each revocation, even if

@@ -493,7 +493,20 @@ impl Router {
         }
     }
 
-    /// Returns the logins of callers that are kept for an upstream (by id; `None`: all).
+    /// Returns the sign-ins of callers that have ended and are still kept, with their upstreams.
+    pub async fn ended_sign_ins(&self) -> Vec<(&UpstreamId, KeptCallerLogin)> {
+        let mut all = Vec::new();
+        for (id, own) in &self.upstreams {
+            if let Some(credential) = own.caller_credential() {
+                let kept = credential.logins().await.into_iter();
+                let ended = kept.filter(|own| own.ended.is_some() && own.signed_in_at.is_some());
+                all.extend(ended.map(|own| (id, own)));
+            }
+        }
+        all
+    }
+
+    /// Returns the valid logins of callers that are kept for an upstream (by id; `None`: all).
     async fn kept_logins(
         &self,
         upstream: Option<&str>,
@@ -503,7 +516,8 @@ impl Router {
         for (id, own) in &self.upstreams {
             let is_its = upstream.is_none_or(|upstream| id.as_str() == upstream);
             if let Some(credential) = own.caller_credential().filter(|_| is_its) {
-                let kept = credential.logins().await.into_iter().filter(&is_meant);
+                let kept = credential.logins().await.into_iter();
+                let kept = kept.filter(|own| own.ended.is_none() && is_meant(own));
                 let status = |own| AccountStatus::of_kept(id.as_str(), own);
                 all.extend(kept.map(|own| (&**credential, status(own))));
             }

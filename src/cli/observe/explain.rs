@@ -141,18 +141,23 @@ fn explain_absence(catalog: &Value, name: &str, prompt: &ExplainedPrompt, out: &
 /// Says whether the caller has signed in at the upstream itself, by the accounts of the running
 /// gateway.
 fn explain_sign_in(accounts: &Value, upstream: &str, caller: &str, out: &mut String) {
-    let is_its = |row: &&Value| row["upstream"] == *upstream && row["caller"] == *caller;
-    let signed_in = elements(&accounts["accounts"]).iter().filter(is_its);
-    let since = signed_in.filter_map(|row| row["signedInAt"].as_str()).next();
-    *out += &printable(&match since {
-        Some(since) => format!("\n  {caller} has signed in at {upstream}, on {since}."),
-        None if accounts.is_null() => {
+    let find = |rows: &str| {
+        let is_its = |row: &&Value| row["upstream"] == *upstream && row["caller"] == *caller;
+        let mut its = elements(&accounts[rows]).iter().filter(is_its);
+        its.find_map(|row| Some((row["signedInAt"].as_str()?, row["why"].as_str())))
+    };
+    *out += &printable(&match (find("accounts"), find("ended")) {
+        (Some((since, _)), _) => format!("\n  {caller} has signed in at {upstream}, on {since}."),
+        _ if accounts.is_null() => {
             format!("\n  Each caller signs in at {upstream}. No running gateway says who has.")
         }
-        None => format!(
-            "\n  {caller} is asked to sign in at {upstream}: it never has, or its sign-in has ended. The audit records \
-             `sign_in_asked` say why."
+        (None, Some((since, why))) => format!(
+            "\n  {caller} is asked to sign in at {upstream}: its sign-in of {since} has ended ({}).",
+            why.unwrap_or_default()
         ),
+        (None, None) => {
+            format!("\n  {caller} is asked to sign in at {upstream}: it has no sign-in there.")
+        }
     });
 }
 

@@ -442,7 +442,7 @@ async fn operators_see_who_has_signed_in_and_why_a_caller_is_asked() {
         String::from_utf8(output.stdout).unwrap()
     };
     let said = explain().await;
-    assert!(said.contains("ada is asked to sign in at wiki"), "{said}");
+    assert!(said.contains("ada is asked to sign in at wiki: it has no sign-in there."), "{said}");
     let (link, code) = asked(&ada, "ada").await;
     Browser::new(process.client()).sign_in(&link, &code).await;
     get(&ada, "ada").await;
@@ -451,6 +451,15 @@ async fn operators_see_who_has_signed_in_and_why_a_caller_is_asked() {
     let page = text(&admin.send("GET", "/upstreams/wiki", &[], b"").await);
     assert!(page.contains("Accounts of callers") && page.contains("ada"), "{page}");
     assert!(page.contains("sign_in</td>"), "{page}");
+    {
+        let mut state = world.wiki.state();
+        state.valid.clear();
+        state.refresh = None;
+    }
+    asked(&ada, "ada").await;
+    let said = explain().await;
+    assert!(said.contains("ada is asked to sign in at wiki: its sign-in of 20"), "{said}");
+    assert!(said.contains("has ended (") && said.contains("invalid_grant"), "{said}");
 }
 
 /// The link and the code that a list names instead of the prompts of the wiki.

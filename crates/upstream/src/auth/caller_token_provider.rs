@@ -57,6 +57,8 @@ pub struct KeptCallerLogin {
     pub way: &'static str,
     /// When the caller signed in; `None` for other ways.
     pub signed_in_at: Option<UnixSeconds>,
+    /// Why it has ended, if it has.
+    pub ended: Option<String>,
 }
 
 impl KeptCallerLogin {
@@ -192,7 +194,7 @@ impl CallerTokenProvider {
         (kept.is_some() || self.sign_ins().is_some()).then_some(kept)
     }
 
-    /// Returns the logins of callers that are kept and valid. The log has a failure.
+    /// Returns the logins of callers that are kept, also after their ends. The log has a failure.
     pub async fn logins(&self) -> Vec<KeptCallerLogin> {
         let Some(store) = self.store() else { return Vec::new() };
         let kept = store.all(self.login_prefix()).await.unwrap_or_else(|error| {
@@ -200,12 +202,12 @@ impl CallerTokenProvider {
             error!(upstream, %error, "the sign-ins of callers cannot be read");
             Vec::new()
         });
-        let valid = kept.into_iter().filter(|login| login.ended.is_none());
-        let kept = valid.filter_map(|StoredLogin { caller, subject, signed_in_at, .. }| {
+        let of_caller = |StoredLogin { caller, subject, signed_in_at, ended, .. }| {
+            let caller = caller?;
             let signed_in_at = self.sign_ins().map(|_| UnixSeconds(signed_in_at));
-            Some(KeptCallerLogin { caller: caller?, subject, way: self.way, signed_in_at })
-        });
-        kept.collect()
+            Some(KeptCallerLogin { caller, subject, way: self.way, signed_in_at, ended })
+        };
+        kept.into_iter().filter_map(of_caller).collect()
     }
 
     /// Ends the login of a caller here and on all replicas, and at the authorization server.
