@@ -8,8 +8,8 @@ use super::Router;
 use super::admitted::Admitted;
 use super::bridged_request::BridgedRequest;
 use super::call_channel::{CallChannel, CallEvent};
-use super::sign_in_page::shown_to;
 use super::suspended_calls::{self, SuspendedCall};
+use super::url_elicitation::{shown_to, url_elicitations};
 use base::platform::heap::boxed;
 use base::seal;
 use catalog::reply::{InputRequired, Reply, RequestOrigin};
@@ -23,7 +23,7 @@ use domain::json::object::write_object;
 use domain::protocol::meta;
 use domain::protocol::revision::Revision;
 use domain::protocol::server_request::{
-    Answer, ClientCapabilities, ELICIT, ServerRequest, ServerRequestKind,
+    Answer, ClientCapabilities, ServerRequest, ServerRequestKind,
 };
 use domain::time::unix_time::UnixSeconds;
 use upstream::call::correlator::InterimMessage;
@@ -427,7 +427,9 @@ impl Bridge<'_> {
         else {
             return Err(fault);
         };
-        let requests = url_elicitations(data).ok_or_else(|| {
+        let requests = url_elicitations(data);
+        let requests = requests.filter(|requests| requests.len() <= MAX_SERVER_REQUESTS);
+        let requests = requests.ok_or_else(|| {
             self.fault(Kind::Protocol("its list of URL elicitations is malformed".to_owned()))
         })?;
         self.next_round()?;
@@ -452,20 +454,6 @@ impl Bridge<'_> {
 struct InputRequests {
     requests: Vec<(String, ServerRequest)>,
     state: Option<String>,
-}
-
-/// Returns the URL elicitations of the data of an error (MCP 2025-11-25, -32042), by their keys in
-/// an input-required result; `None` if they are malformed, or more than [`MAX_SERVER_REQUESTS`].
-pub(super) fn url_elicitations(data: &str) -> Option<Vec<(String, ServerRequest)>> {
-    let data = Json::parse_text(data, DEPTH).ok()?;
-    let elicitations = data.get("elicitations");
-    let mut requests = Vec::new();
-    for (index, request) in elicitations.iter().flat_map(|e| e.elements()).enumerate() {
-        let request = ServerRequest::read(ELICIT, Some(request)).ok();
-        let request = request.filter(|request| request.kind() == ServerRequestKind::Url)?;
-        requests.push((format!("page-{index}"), request));
-    }
-    (requests.len() <= MAX_SERVER_REQUESTS).then_some(requests)
 }
 
 const MISSING_CAPABILITY: i64 = -32021;

@@ -87,7 +87,8 @@ async fn one_token_of_a_caller_serves_all_replicas_until_it_is_refused() {
     // Both replicas at once.
     let clients = [&first, &second].map(|replica| site.client(replica, "bob"));
     let mut gets = JoinSet::new();
-    for client in clients.iter().cycle().take(20).cloned() {
+    for client in clients.iter().cycle().take(20) {
+        let client = client.clone();
         let params = json!({"name": "wiki__p", "arguments": {"who": "bob"}});
         gets.spawn(async move { client.modern("prompts/get", params).await.json() });
     }

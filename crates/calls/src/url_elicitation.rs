@@ -1,12 +1,15 @@
-//! The page at which a caller signs in to an upstream, as each client can show it.
+//! URL elicitations: pages that a client shows to its user, such as the page at which a caller signs
+//! in to an upstream.
 
 use serde_json::json;
 
-use super::bridge::url_elicitations;
 use catalog::reply::{InputRequired, Reply, RequestOrigin};
 use domain::calls::call::{ClientMessages, ServerRequestMode};
 use domain::fault::{Fault, UpstreamFault, UpstreamFaultKind as Kind};
-use domain::protocol::server_request::ClientCapabilities;
+use domain::json::Json;
+use domain::protocol::server_request::{
+    ClientCapabilities, ELICIT, ServerRequest, ServerRequestKind,
+};
 
 /// Returns a fault as a client can show it: the page becomes a URL elicitation (MCP 2025-11-25) for
 /// clients that have declared these. For others it stays in the message of the error.
@@ -50,3 +53,20 @@ pub(super) fn shown_before_get(client: ClientMessages, fault: Fault) -> Result<R
     }
     Err(shown)
 }
+
+/// Returns the URL elicitations of the data of an error (MCP 2025-11-25, -32042), by their keys in
+/// an input-required result; `None` if they are malformed.
+pub(super) fn url_elicitations(data: &str) -> Option<Vec<(String, ServerRequest)>> {
+    let data = Json::parse_text(data, DEPTH).ok()?;
+    let elicitations = data.get("elicitations");
+    let mut requests = Vec::new();
+    for (index, request) in elicitations.iter().flat_map(|e| e.elements()).enumerate() {
+        let request = ServerRequest::read(ELICIT, Some(request)).ok();
+        let request = request.filter(|request| request.kind() == ServerRequestKind::Url)?;
+        requests.push((format!("page-{index}"), request));
+    }
+    Some(requests)
+}
+
+/// JSON depth of data that was checked on arrival.
+const DEPTH: usize = 64;
