@@ -23,7 +23,7 @@ use crate::support::upstream::{good_legacy, good_modern};
 use crate::support::{Gateway, OpenStream, Received, Scripted, Upstream, eventually};
 
 /// The resource of the gateway, for which callers have tokens.
-const RESOURCE: &str = "https://gate.example.com";
+pub const RESOURCE: &str = "https://gate.example.com";
 
 fn server() -> String {
     format!("[server]\npublic_url = \"{RESOURCE}\"\n")

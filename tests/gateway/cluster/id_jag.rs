@@ -3,12 +3,12 @@
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use super::create_user;
+use super::{administered, create_user, revoke};
+use crate::act_as_caller::RESOURCE;
 use crate::act_as_caller::id_jag::Parties;
 use crate::support::client::Client;
-use crate::support::process::LOG_WARNINGS;
-use crate::support::replicas::{Replica, SEAL_KEY, Store};
-use crate::support::{Process, eventually, write_greeting};
+use crate::support::eventually;
+use crate::support::replicas::{Replica, Store};
 
 /// The identity provider, the upstream, its authorization server, and the store of the replicas.
 struct Site {
@@ -27,34 +27,16 @@ impl Site {
 
     async fn replica(&self, name: &str) -> Replica {
         let folder = self.folder.path().join(name);
-        std::fs::create_dir_all(folder.join("library")).unwrap();
-        write_greeting(&folder.join("library"), "Greets.");
-        let toml = format!(
-            "[server]\npublic_url = \"https://gate.example.com\"\n\
-             seal_key = {{ value = \"{SEAL_KEY}\" }}\n\
-             [cluster]\nstore = \"{}\"\ntimeout = \"2s\"\n\
-             username = \"gate\"\npassword = {{ value = \"secret\" }}\n\
-             [telemetry]\nlog = \"{LOG_WARNINGS}\"\n\
-             [admin]\nlisten = \"127.0.0.1:0\"\nwrite = true\ntoken = {{ value = \"t\" }}\n\
-             [upstreams.library]\ntransport = \"library\"\npath = \"library\"\n{}",
-            self.store.url(),
-            self.parties.tables(),
-        );
-        std::fs::write(folder.join("gateway.toml"), toml).unwrap();
-        let (process, admin) = Process::serve_admin(&folder, &[]).await;
-        let admin = admin.with("Authorization", "Bearer t");
-        let client = process.client().with("Authorization", &self.bearer("ready"));
+        let replica = administered(&self.store, &folder, RESOURCE, &self.parties.tables()).await;
+        let client = self.client(&replica, "ready");
         let listed = async || client.modern("prompts/list", json!({})).await.json().to_string();
         eventually(listed, |listed| listed.contains("wiki__p")).await;
-        Replica { process, admin: admin.with("Content-Type", "application/json"), folder }
+        replica
     }
 
     fn client(&self, replica: &Replica, caller: &str) -> Client {
-        replica.client().with("Authorization", &self.bearer(caller))
-    }
-
-    fn bearer(&self, caller: &str) -> String {
-        format!("Bearer {}", self.parties.brought(caller))
+        let token = self.parties.brought(caller);
+        replica.client().with("Authorization", &format!("Bearer {token}"))
     }
 
     /// Whether a get of the caller at the replica has its own token.
@@ -68,12 +50,6 @@ impl Site {
 
 async fn accounts(replica: &Replica) -> Value {
     replica.admin.send("GET", "/api/v1/accounts", &[], b"").await.json()["accounts"].clone()
-}
-
-async fn revoke(replica: &Replica, caller: &str) -> Value {
-    let body = json!({"caller": caller}).to_string();
-    let revoked = replica.admin.send("POST", "/api/v1/accounts/revoke", &[], body.as_bytes());
-    revoked.await.json()["revoked"].clone()
 }
 
 #[tokio::test]

@@ -2,15 +2,14 @@
 
 use serde_json::{Value, json};
 
-use super::create_user;
+use super::{administered, create_user, revoke};
 use crate::support::browser::{Browser, PAGE, text};
 use crate::support::client::Client;
 use crate::support::client_modes::{ClientMode, ModeClient};
 use crate::support::gateway::api_key;
-use crate::support::process::LOG_WARNINGS;
-use crate::support::replicas::{Replica, SEAL_KEY, Store};
+use crate::support::replicas::{Replica, Store};
 use crate::support::wiki::Wiki;
-use crate::support::{Process, Upstream, eventually, write_greeting};
+use crate::support::{Upstream, eventually};
 
 /// Two replicas before a wiki that lists for each caller, and a library for all.
 struct Site {
@@ -31,27 +30,14 @@ impl Site {
 
     async fn replica(&self, name: &str) -> Replica {
         let folder = self.folder.path().join(name);
-        std::fs::create_dir_all(folder.join("library")).unwrap();
-        write_greeting(&folder.join("library"), "Greets.");
-        let toml = format!(
-            "[server]\npublic_url = \"https://gate.example.com/mcp\"\n\
-             seal_key = {{ value = \"{SEAL_KEY}\" }}\n\
-             [cluster]\nstore = \"{}\"\ntimeout = \"2s\"\n\
-             username = \"gate\"\npassword = {{ value = \"secret\" }}\n\
-             [telemetry]\nlog = \"{LOG_WARNINGS}\"\n\
-             [admin]\nlisten = \"127.0.0.1:0\"\nwrite = true\ntoken = {{ value = \"t\" }}\n\
-             [listing]\ndebounce = \"20ms\"\ndebounce_max = \"200ms\"\n\
-             [upstreams.library]\ntransport = \"library\"\npath = \"library\"\n\
+        let tables = format!(
+            "[listing]\ndebounce = \"20ms\"\ndebounce_max = \"200ms\"\n\
              {}poll = \"1h\"\nact_as = \"caller\"\nlist_as = \"caller\"\n\
              credential = {{ sign_in = {{}} }}\n{}",
-            self.store.url(),
             self.upstream.patient_table("wiki"),
             ["ada", "bob"].map(|id| api_key(id, &format!("key-of-{id}"))).concat()
         );
-        std::fs::write(folder.join("gateway.toml"), toml).unwrap();
-        let (process, admin) = Process::serve_admin(&folder, &[]).await;
-        let admin = admin.with("Authorization", "Bearer t");
-        Replica { process, admin: admin.with("Content-Type", "application/json"), folder }
+        administered(&self.store, &folder, "https://gate.example.com/mcp", &tables).await
     }
 }
 
@@ -116,10 +102,8 @@ async fn replicas_know_at_once_who_has_signed_in_and_who_has_signed_out() {
     }
 
     // An account that is ended at one replica is ended at the other, too.
-    let body = json!({"caller": "ada"}).to_string();
-    let revoked =
-        second.admin.send("POST", "/api/v1/accounts/revoke", &[], body.as_bytes()).await.json();
-    assert_eq!(revoked["revoked"][0]["revokedAtProvider"], true, "{revoked}");
+    let revoked = revoke(&second, "ada").await;
+    assert_eq!(revoked[0]["revokedAtProvider"], true, "{revoked}");
     for client in [&mut session, &mut modern] {
         client.await_list_changed().await;
         listed(client, 1).await;
