@@ -4,12 +4,12 @@
 
 use tokio::time::Instant;
 
-use super::Router;
 use super::admitted::Admitted;
 use super::bridged_request::BridgedRequest;
 use super::call_channel::{CallChannel, CallEvent};
 use super::suspended_calls::{self, SuspendedCall};
 use super::url_elicitation::{shown_to, url_elicitations};
+use super::{DEPTH, Router};
 use base::platform::heap::boxed;
 use base::seal;
 use catalog::reply::{InputRequired, Reply, RequestOrigin};
@@ -460,8 +460,6 @@ const MISSING_CAPABILITY: i64 = -32021;
 const URL_ELICITATION_REQUIRED: i64 = -32042;
 const NONE: &str = "no answer from the client";
 const TOO_MANY_WAIT: &str = "too many calls are suspended for URL elicitations";
-/// JSON depth of documents that were checked on arrival.
-const DEPTH: usize = 64;
 
 fn invalid_answer() -> Fault {
     Fault::invalid_params("`inputResponses` holds an answer that does not fit its server request")

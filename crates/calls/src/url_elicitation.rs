@@ -1,8 +1,9 @@
-//! URL elicitations: pages that a client shows to its user, such as the page at which a caller signs
-//! in to an upstream.
+//! URL elicitations: pages that a client shows to its user, such as the page at which a caller
+//! signs in to an upstream.
 
 use serde_json::json;
 
+use super::DEPTH;
 use catalog::reply::{InputRequired, Reply, RequestOrigin};
 use domain::calls::call::{ClientMessages, ServerRequestMode};
 use domain::fault::{Fault, UpstreamFault, UpstreamFaultKind as Kind};
@@ -67,6 +68,3 @@ pub(super) fn url_elicitations(data: &str) -> Option<Vec<(String, ServerRequest)
     }
     Some(requests)
 }
-
-/// JSON depth of data that was checked on arrival.
-const DEPTH: usize = 64;

@@ -8,12 +8,12 @@ use bytes::Bytes;
 use tokio::sync::watch;
 use tracing::warn;
 
-use super::Router;
 use super::admitted::{Admitted, CallContext};
 use super::bridge::Bridge;
 use super::bridged_request::BridgedRequest;
 use super::guards::Passing;
 use super::skills::is_file;
+use super::{DEPTH, Router};
 use base::seal::TokenKind;
 use catalog::list_cursor::ListCursors;
 use catalog::listed_item::ListedItem;
@@ -172,7 +172,7 @@ impl PassthroughUpstream<'_> {
             return Ok(None);
         }
         let params = format!("{{{}}}", request.params);
-        let params = Document::parse(params.into_bytes(), MAX_DEPTH)
+        let params = Document::parse(params.into_bytes(), DEPTH)
             .map_err(|_| Fault::invalid_params("`params` are nested too deep to be examined"))?;
         let masked = self.router.guards.pass(passing, context, params).await?;
         let text = &masked.json().text()[1..masked.json().text().len() - 1];
@@ -196,7 +196,7 @@ impl PassthroughUpstream<'_> {
             return Vec::new();
         };
         let params = format!("{{{}}}", request.params);
-        let arguments = Json::parse_text(&params, MAX_DEPTH).ok().and_then(|p| p.get("arguments"));
+        let arguments = Json::parse_text(&params, DEPTH).ok().and_then(|p| p.get("arguments"));
         known.of_call(arguments)
     }
 
@@ -378,7 +378,7 @@ impl PassthroughUpstream<'_> {
             return ours;
         }
         let text = format!("[{}]", pieces(&ours.elements));
-        let Ok(list) = Json::parse_text(&text, MAX_DEPTH) else { return ours };
+        let Ok(list) = Json::parse_text(&text, DEPTH) else { return ours };
         let is_hidden = |tool: &Json<'_>| {
             let name = tool.get("name").and_then(Json::as_str);
             let name = name.filter(|name| theirs.contains_key(&**name));
@@ -396,9 +396,6 @@ impl PassthroughUpstream<'_> {
         ours
     }
 }
-
-/// JSON depth of the definition of a derived tool, and of accepted parameters.
-const MAX_DEPTH: usize = 64;
 
 fn pieces(elements: &[Bytes]) -> String {
     String::from_utf8_lossy(&elements.concat()).into_owned()
