@@ -180,14 +180,11 @@ impl KeptLogin {
         lock: &LoginLock<'_>,
         sent_at: Instant,
     ) -> Result<AccessToken, Refusal> {
-        let is_refused = self.note(&login);
+        self.note(&login);
         let now = UnixSeconds::from(wall_clock());
         self.check(&login, now)?;
-        let left = login.expires_at.map(|at| UnixSeconds(at).saturating_since(now));
-        if !is_refused && !needs_renewal(&login, left) {
-            // Times in seconds are rounded down.
-            let left = left.map(|left| left.saturating_sub(LEAST_LIFETIME));
-            return self.hand_out(login, left, sent_at);
+        if let Some(token) = self.reuse(&login, now, sent_at) {
+            return token;
         }
         let renewed = login.renew(&self.egress, now).await;
         if renewed.is_ok() || login.ended.is_some() {
@@ -198,7 +195,7 @@ impl KeptLogin {
             return Err(if ends { self.ended(refusal.fault, &refusal.detail) } else { refusal });
         }
         let lifetime = login.expires_at.map(|at| UnixSeconds(at).saturating_since(now));
-        self.hand_out(login, lifetime, sent_at)
+        self.hand_out(&login, lifetime, sent_at)
     }
 
     /// Returns the kept access token of a caller, or the token that `issue` obtains, which is kept
@@ -239,17 +236,14 @@ impl KeptLogin {
         let sent_at = Instant::now();
         let now = UnixSeconds::from(wall_clock());
         if let Some(login) = &kept {
-            let left = login.expires_at.map(|at| UnixSeconds(at).saturating_since(now));
+            self.note(login);
             let granted = login.scope.as_deref().unwrap_or_default();
-            let is_refused = self.note(login);
-            if !is_refused
-                && login.client_id == client_id
+            if login.client_id == client_id
                 && login.state(&self.url, now) == LoginState::Valid
                 && scope.is_none_or(|needed| scope::covers(granted, needed))
-                && !needs_renewal(login, left)
+                && let Some(token) = self.reuse(login, now, sent_at)
             {
-                let left = left.map(|left| left.saturating_sub(LEAST_LIFETIME));
-                return self.hand_out(login.clone(), left, sent_at);
+                return token;
             }
         }
         let (token, login) = issue.await?;
@@ -268,14 +262,32 @@ impl KeptLogin {
         Ok(token)
     }
 
+    /// Hands out the access token of a valid login, unless the upstream has refused the token or it
+    /// must be renewed.
+    fn reuse(
+        &self,
+        login: &StoredLogin,
+        now: UnixSeconds,
+        sent_at: Instant,
+    ) -> Option<Result<AccessToken, Refusal>> {
+        let left = login.expires_at.map(|at| UnixSeconds(at).saturating_since(now));
+        let is_refused = self.state.locked().refused.as_ref() == Some(&login.access_token);
+        if is_refused || needs_renewal(login, left) {
+            return None;
+        }
+        // Times in seconds are rounded down.
+        let left = left.map(|left| left.saturating_sub(LEAST_LIFETIME));
+        Some(self.hand_out(login, left, sent_at))
+    }
+
     fn hand_out(
         &self,
-        login: StoredLogin,
+        login: &StoredLogin,
         lifetime: Option<Duration>,
         sent_at: Instant,
     ) -> Result<AccessToken, Refusal> {
         let token = AccessToken::new(&login.access_token, lifetime, sent_at, fastrand::f64());
-        self.state.locked().token = login.access_token;
+        self.state.locked().token.clone_from(&login.access_token);
         token
     }
 
@@ -297,13 +309,11 @@ impl KeptLogin {
         Ok(Stored { login, replaces })
     }
 
-    /// Notes the used login. Returns whether the upstream has refused its access token, and no
-    /// other process has replaced the token.
-    fn note(&self, login: &StoredLogin) -> bool {
+    /// Notes the used login.
+    fn note(&self, login: &StoredLogin) {
         let mut state = self.state.locked();
         state.used = Some(login.id.clone());
         state.scope = login.scope.clone().unwrap_or_default();
-        state.refused.as_ref() == Some(&login.access_token)
     }
 
     fn check(&self, login: &StoredLogin, now: UnixSeconds) -> Result<(), Refusal> {
