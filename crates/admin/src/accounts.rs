@@ -10,7 +10,6 @@ use super::sign_in::Visitor;
 use audit::record::AuditEvent;
 use logins::caller::CallerName;
 use upstream::accounts::{AccountStatus, RevokedAccount};
-use upstream::auth::caller_token_provider::KeptCallerLogin;
 
 /// Names the accounts to revoke, as the body of a POST. An omitted field matches all.
 #[derive(Debug, Deserialize)]
@@ -37,7 +36,7 @@ pub(super) struct AccountsDocument {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 struct EndedSignIn {
-    upstream: String,
+    upstream: Arc<str>,
     caller: String,
     /// Issuer of the caller's token; empty for other credentials.
     issuer: String,
@@ -89,16 +88,11 @@ struct RevokedRow {
 
 /// Returns the document of `/api/v1/accounts`, the most recently used first.
 pub(super) async fn all(state: &AdminState) -> AccountsDocument {
-    let accounts = state.router.list_accounts(None).await;
-    let ended = state.router.ended_sign_ins().await.into_iter();
-    let ended = ended.map(|(upstream, KeptCallerLogin { caller, signed_in_at, ended, .. })| {
-        let CallerName { id: caller, issuer, .. } = caller;
-        let signed_in_at = signed_in_at.map(rollouts::time);
-        EndedSignIn { upstream: upstream.to_string(), caller, issuer, signed_in_at, why: ended }
-    });
+    let accounts = state.router.list_accounts(None).await.into_iter();
+    let (ended, open): (Vec<_>, Vec<_>) = accounts.partition(|account| account.ended.is_some());
     AccountsDocument {
-        accounts: accounts.iter().map(AccountRow::of).collect(),
-        ended: ended.collect(),
+        accounts: open.iter().map(AccountRow::of).collect(),
+        ended: ended.into_iter().map(EndedSignIn::of).collect(),
     }
 }
 
@@ -128,9 +122,17 @@ pub(super) async fn revoke(
     revoking.await.unwrap_or_default()
 }
 
+impl EndedSignIn {
+    fn of(account: AccountStatus) -> Self {
+        let AccountStatus { upstream, caller, signed_in_at, ended: why, .. } = account;
+        let CallerName { id: caller, issuer, .. } = caller;
+        Self { upstream, caller, issuer, signed_in_at: signed_in_at.map(rollouts::time), why }
+    }
+}
+
 impl AccountRow {
     pub(crate) fn of(account: &AccountStatus) -> Self {
-        let AccountStatus { upstream, caller, way, signed_in_at, expires_in, idle } = account;
+        let AccountStatus { upstream, caller, way, signed_in_at, expires_in, idle, .. } = account;
         let CallerName { method, issuer, id } = caller.clone();
         Self {
             upstream: upstream.clone(),

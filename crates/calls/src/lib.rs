@@ -70,7 +70,7 @@ use domain::time::unix_time::UnixSeconds;
 use domain::tool::name::is_derived;
 use guards::{Guards, Passing};
 use labels::LabelledPrompts;
-use logins::caller::CallerName;
+use logins::caller::{CallerName, upstream_of};
 use passthrough::PassthroughUpstream;
 use policy::{CallRecord, CallTarget, Gate, Resolution};
 use resolution::{Unlisted, held, invalid};
@@ -400,7 +400,7 @@ impl Router {
     /// another replica. Requests to sign in are completed, and the streams of the caller announce
     /// its list.
     pub async fn take_up_login(&self, name: &str) {
-        let id = name.split_once(['.', ':']).and_then(|(id, _)| UpstreamId::parse(id));
+        let id = upstream_of(name).and_then(UpstreamId::parse);
         let Some((id, upstream)) = id.and_then(|id| self.upstreams.get_key_value(&id)) else {
             return;
         };
@@ -444,14 +444,14 @@ impl Router {
     }
 
     /// Returns the accounts of callers at an upstream (by id; `None`: all), the most recently used
-    /// first, then the logins that are kept without an account here.
+    /// first, then the logins that are kept without an account here, and sign-ins that have ended.
     pub async fn list_accounts(&self, upstream: Option<&str>) -> Vec<AccountStatus> {
         let mut all = self.accounts().list();
         all.retain(|own| upstream.is_none_or(|id| &*own.upstream == id));
         for (_, kept) in self.kept_logins(upstream, |_| true).await {
             match all.iter_mut().find(|own| own.is_of(&kept)) {
-                Some(own) => own.signed_in_at = kept.signed_in_at,
-                None => all.push(kept),
+                Some(own) if kept.ended.is_none() => own.signed_in_at = kept.signed_in_at,
+                _ => all.push(kept),
             }
         }
         all
@@ -466,7 +466,9 @@ impl Router {
     ) -> Vec<RevokedAccount> {
         let mut logged_out = Vec::new();
         // First, so that no call takes up a login again.
-        let is_meant = |own: &KeptCallerLogin| caller.is_none_or(|id| own.caller.id == id);
+        let is_meant = |own: &KeptCallerLogin| {
+            own.ended.is_none() && caller.is_none_or(|id| own.caller.id == id)
+        };
         for (own, account) in self.kept_logins(upstream, is_meant).await {
             let revoked_at_provider = own.end_login(&account.caller).await;
             logged_out.push(RevokedAccount { account, revoked_at_provider });
@@ -492,24 +494,11 @@ impl Router {
         let is_meant = |own: &KeptCallerLogin| own.is_sign_in_of(issuer, subject);
         for (own, account) in self.kept_logins(Some(upstream), is_meant).await {
             own.end_login(&account.caller).await;
-            self.take_up_login(&account.caller.key(upstream)).await;
+            self.take_up_login(&own.login_name(&account.caller)).await;
         }
     }
 
-    /// Returns the sign-ins of callers that have ended and are still kept, with their upstreams.
-    pub async fn ended_sign_ins(&self) -> Vec<(&UpstreamId, KeptCallerLogin)> {
-        let mut all = Vec::new();
-        for (id, own) in &self.upstreams {
-            if let Some(credential) = own.caller_credential() {
-                let kept = credential.logins().await.into_iter();
-                let ended = kept.filter(|own| own.ended.is_some() && own.signed_in_at.is_some());
-                all.extend(ended.map(|own| (id, own)));
-            }
-        }
-        all
-    }
-
-    /// Returns the valid logins of callers that are kept for an upstream (by id; `None`: all).
+    /// Returns the logins of callers that are kept for an upstream (by id; `None`: all).
     async fn kept_logins(
         &self,
         upstream: Option<&str>,
@@ -519,8 +508,7 @@ impl Router {
         for (id, own) in &self.upstreams {
             let is_its = upstream.is_none_or(|upstream| id.as_str() == upstream);
             if let Some(credential) = own.caller_credential().filter(|_| is_its) {
-                let kept = credential.logins().await.into_iter();
-                let kept = kept.filter(|own| own.ended.is_none() && is_meant(own));
+                let kept = credential.logins().await.into_iter().filter(&is_meant);
                 let status = |own| AccountStatus::of_kept(id.as_str(), own);
                 all.extend(kept.map(|own| (&**credential, status(own))));
             }

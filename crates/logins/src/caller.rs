@@ -31,16 +31,42 @@ impl CallerName {
         Self { id, method: method.to_owned(), issuer: issuer.to_owned() }
     }
 
-    /// Returns the name under which the sign-in at an upstream is kept. No id of an upstream has a
-    /// dot.
+    /// Returns the name under which the sign-in at an upstream is kept.
     pub fn key(&self, upstream: &str) -> String {
-        format!("{upstream}.{}", self.digest())
+        self.login_name(CallerLoginKind::SignIn, upstream)
     }
 
-    /// Returns the digest of the name, in 32 hexadecimal digits.
-    pub fn digest(&self) -> String {
-        hex(&digest([&*self.method, &*self.issuer, &*self.id])[..16])
+    /// Returns the name under which a login at an upstream is kept.
+    pub fn login_name(&self, kind: CallerLoginKind, upstream: &str) -> String {
+        let digest = digest([&*self.method, &*self.issuer, &*self.id]);
+        kind.prefix(upstream) + &hex(&digest[..16])
     }
+}
+
+/// A kind of logins of callers.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum CallerLoginKind {
+    SignIn,
+    /// A token for an identity assertion, which replicas share.
+    SharedToken,
+}
+
+impl CallerLoginKind {
+    /// Returns the beginning of the names of these logins at an upstream. No id of an upstream has
+    /// a dot or a colon.
+    pub fn prefix(self, upstream: &str) -> String {
+        let separator = match self {
+            Self::SignIn => '.',
+            Self::SharedToken => ':',
+        };
+        format!("{upstream}{separator}")
+    }
+}
+
+/// Returns the id of the upstream in the name of a caller's login; `None` for a login of the
+/// operator.
+pub fn upstream_of(login: &str) -> Option<&str> {
+    Some(login.split_once(['.', ':'])?.0)
 }
 
 /// A request to sign in at one upstream, for one caller.
@@ -278,5 +304,12 @@ mod tests {
             key(["token", "https://a", "ada"], "code"),
         ]);
         assert_eq!(keys.len(), 5);
+        let ada = CallerName::of(&Caller::new("ada"));
+        for kind in [CallerLoginKind::SignIn, CallerLoginKind::SharedToken] {
+            let name = ada.login_name(kind, "wiki");
+            assert_eq!(upstream_of(&name), Some("wiki"), "{name}");
+            assert_eq!(name == ada.key("wiki"), kind == CallerLoginKind::SignIn, "{name}");
+        }
+        assert_eq!(upstream_of("wiki"), None);
     }
 }

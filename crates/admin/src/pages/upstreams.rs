@@ -84,7 +84,8 @@ pub(super) async fn upstream(
     };
     let catalog = state.router.catalog();
     let left_out = catalog.content.left_out.iter();
-    let accounts = state.router.list_accounts(Some(id)).await.into_iter().take(request.rows);
+    let accounts = state.router.list_accounts(Some(id)).await.into_iter();
+    let accounts = accounts.filter(|account| account.ended.is_none()).take(request.rows);
     let broken = left_out.filter(|row| row.upstream == id && row.by.is_mistake());
     Ok(UpstreamPage {
         place: PLACES.into_iter().find_map(value).map(|setting| setting.value.clone()),

@@ -15,9 +15,8 @@ use base::seal::{Sealer, TokenKind};
 use cluster::{self, SharedLoginError, SharedLogins};
 pub use folder::Folder;
 
-/// The logins of the upstreams, by their ids; those of callers by the
-/// id, a dot (sign-ins) or a colon (tokens that replicas share), and
-/// [`CallerName::digest`](crate::caller::CallerName::digest).
+/// The logins of the upstreams, by their ids; those of callers by
+/// [`CallerName::login_name`](crate::caller::CallerName::login_name).
 pub struct LoginBackend {
     place: Place,
     sealer: Sealer,
@@ -99,7 +98,7 @@ impl LoginBackend {
     }
 
     /// Reads a login as [`LoginBackend::read`]. `None` also for a login that cannot be opened any
-    /// more: the next one replaces it.
+    /// more: the next login replaces it.
     ///
     /// # Errors
     /// When it cannot be read.

@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use self::account::Account;
+use super::auth::REVOCATION;
 use super::auth::caller_token_provider::{CallerTokenProvider, KeptCallerLogin};
 use super::auth::caller_tokens::CallerTokens;
 use super::connection::connect::Connector;
@@ -70,6 +71,8 @@ pub struct AccountStatus {
     pub way: &'static str,
     /// When the caller signed in; `None` for other ways.
     pub signed_in_at: Option<UnixSeconds>,
+    /// Why the sign-in has ended, if it has.
+    pub ended: Option<String>,
     /// Time until the access token expires; `None` without a token.
     pub expires_in: Option<Duration>,
     /// Time since the last call; `None` without a call through this replica.
@@ -95,9 +98,6 @@ pub struct LoginChange {
 
 /// Ended accounts whose tokens are being revoked at their authorization servers.
 pub struct Revocation(Vec<(AccountStatus, Option<JoinHandle<bool>>)>);
-
-/// Time for authorization servers to revoke tokens.
-const REVOCATION: Duration = Duration::from_secs(10);
 
 impl Revocation {
     /// Waits for the authorization servers, for a bounded time.
@@ -260,9 +260,9 @@ impl Accounts {
 impl AccountStatus {
     /// The status of a login that is kept without an account.
     pub fn of_kept(upstream: &str, kept: KeptCallerLogin) -> Self {
-        let KeptCallerLogin { caller, way, signed_in_at, .. } = kept;
+        let KeptCallerLogin { caller, way, signed_in_at, ended, .. } = kept;
         let upstream = upstream.into();
-        Self { upstream, caller, way, signed_in_at, expires_in: None, idle: None }
+        Self { upstream, caller, way, signed_in_at, ended, expires_in: None, idle: None }
     }
 
     /// Whether both are of one caller at one upstream.
@@ -277,6 +277,7 @@ fn status(account: &Account) -> AccountStatus {
         caller: CallerName::of(&account.caller),
         way: account.tokens.as_ref().map_or("process", |tokens| tokens.way()),
         signed_in_at: None,
+        ended: None,
         expires_in: account.tokens.as_ref().and_then(|tokens| tokens.left()),
         idle: Some(account.last_use().elapsed()),
     }

@@ -7,6 +7,7 @@ use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 use tracing::{error, warn};
 
+use super::REVOCATION;
 use super::exchange::TokenExchange;
 use super::id_jag::IdentityAssertions;
 use super::login::KeptLogin;
@@ -23,7 +24,7 @@ use domain::calls::subject_token::SubjectToken;
 use domain::fault::TokenFault;
 use domain::time::unix_time::UnixSeconds;
 use logins::StoredLogin;
-use logins::caller::CallerName;
+use logins::caller::{CallerLoginKind, CallerName};
 use logins::store::{LoginBackend, LoginStoreError};
 use oauth::client::Refusal;
 
@@ -45,9 +46,6 @@ pub struct CallerTokenProvider {
 /// The part of the concurrent requests that one caller may hold while other callers wait.
 const SHARE: Share = Share::QUARTER;
 
-/// Time for an authorization server to revoke tokens.
-const REVOCATION: Duration = Duration::from_secs(10);
-
 /// A login of a caller that is kept: a sign-in, or the token for an identity assertion.
 pub struct KeptCallerLogin {
     pub caller: CallerName,
@@ -62,9 +60,10 @@ pub struct KeptCallerLogin {
 }
 
 impl KeptCallerLogin {
-    /// Whether it is a sign-in of a caller who had a token of this issuer with this subject.
+    /// Whether it is a valid sign-in of a caller who had a token of this issuer with this subject.
     pub fn is_sign_in_of(&self, issuer: &str, subject: &str) -> bool {
-        self.signed_in_at.is_some()
+        self.ended.is_none()
+            && self.signed_in_at.is_some()
             && self.caller.issuer == issuer
             && self.subject.as_deref() == Some(subject)
     }
@@ -175,12 +174,14 @@ impl CallerTokenProvider {
 
     /// Returns the name under which the login of a caller is kept.
     pub fn login_name(&self, caller: &CallerName) -> String {
-        self.login_prefix() + &caller.digest()
+        caller.login_name(self.login_kind(), &self.upstream)
     }
 
-    fn login_prefix(&self) -> String {
-        let separator = if self.sign_ins().is_some() { '.' } else { ':' };
-        format!("{}{separator}", self.upstream)
+    fn login_kind(&self) -> CallerLoginKind {
+        match &self.source {
+            CallerTokenSource::IdJag(_) => CallerLoginKind::SharedToken,
+            _ => CallerLoginKind::SignIn,
+        }
     }
 
     fn store(&self) -> Option<&LoginBackend> {
@@ -194,17 +195,22 @@ impl CallerTokenProvider {
         (kept.is_some() || self.sign_ins().is_some()).then_some(kept)
     }
 
-    /// Returns the logins of callers that are kept, also after their ends. The log has a failure.
+    /// Returns the logins of callers that are kept, with sign-ins that have ended. The log has a
+    /// failure.
     pub async fn logins(&self) -> Vec<KeptCallerLogin> {
         let Some(store) = self.store() else { return Vec::new() };
-        let kept = store.all(self.login_prefix()).await.unwrap_or_else(|error| {
-            let upstream = &self.upstream;
-            error!(upstream, %error, "the sign-ins of callers cannot be read");
-            Vec::new()
-        });
+        let kept =
+            store.all(self.login_kind().prefix(&self.upstream)).await.unwrap_or_else(|error| {
+                let upstream = &self.upstream;
+                error!(upstream, %error, "the sign-ins of callers cannot be read");
+                Vec::new()
+            });
         let of_caller = |StoredLogin { caller, subject, signed_in_at, ended, .. }| {
             let caller = caller?;
             let signed_in_at = self.sign_ins().map(|_| UnixSeconds(signed_in_at));
+            if ended.is_some() && signed_in_at.is_none() {
+                return None;
+            }
             Some(KeptCallerLogin { caller, subject, way: self.way, signed_in_at, ended })
         };
         kept.into_iter().filter_map(of_caller).collect()
@@ -240,8 +246,8 @@ impl CallerTokenProvider {
                 _ => login.revoke(&template.egress).await,
             }
         };
-        if let Some(sign_ins) = self.sign_ins() {
-            sign_ins.record(caller, AuditEvent::new("sign_in_ended"));
+        if self.sign_ins().is_some() {
+            self.record(&caller.id, AuditEvent::new("sign_in_ended"));
         }
         matches!(timeout(REVOCATION, revoking).await, Ok(Ok(true)))
     }
@@ -279,7 +285,8 @@ impl CallerTokenProvider {
         }
     }
 
-    pub(super) fn record(&self, caller: &Caller, event: AuditEvent) {
-        self.audit.note(event.text("upstream", &self.upstream).text("caller", caller.id()));
+    /// Records an event of the caller with this id.
+    pub(super) fn record(&self, caller: &str, event: AuditEvent) {
+        self.audit.note(event.text("upstream", &self.upstream).text("caller", caller));
     }
 }

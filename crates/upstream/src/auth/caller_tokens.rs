@@ -119,7 +119,7 @@ impl CallerTokens {
             }
             Ok(token) => {
                 *failure = None;
-                self.credential.record(&self.caller, AuditEvent::new("token_issued"));
+                self.credential.record(self.caller.id(), AuditEvent::new("token_issued"));
                 let mut refusals = self.refusals.locked();
                 refusals.requested = wider.or(self.credential.scope().map(str::to_owned));
                 self.tokens.replace(Some(Arc::new(token)));
@@ -133,7 +133,7 @@ impl CallerTokens {
                 let is_known = matches!(failure, Some((_, Kind::NoToken { fault: last, .. })) if *last == fault);
                 if !is_known {
                     let event = AuditEvent::new("token_refused").text("reason", fault.reason());
-                    self.credential.record(&self.caller, event);
+                    self.credential.record(self.caller.id(), event);
                 }
                 let kind = Kind::NoToken { fault, detail };
                 *failure = Some((Instant::now(), kind.clone()));

@@ -17,6 +17,9 @@ mod workload;
 
 use std::time::Duration;
 
+/// Time for authorization servers to revoke tokens.
+pub(crate) const REVOCATION: Duration = Duration::from_secs(10);
+
 /// Pause after a failed token request: the authorization server gets one request per second at
 /// most, however many calls wait for a token.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);

@@ -131,7 +131,7 @@ impl CallerSignIns {
         format!("{}{CALLBACK}", self.page)
     }
 
-    pub(super) fn record(&self, caller: &CallerName, event: AuditEvent) {
+    fn record(&self, caller: &CallerName, event: AuditEvent) {
         self.audit.note(event.text("upstream", &self.config.upstream).text("caller", &caller.id));
     }
 }
