@@ -10,6 +10,9 @@ use domain::time::unix_time::UnixSeconds;
 use policy::{Authorized, CallRecord};
 use upstream::Upstream;
 
+/// JSON depth of documents that were checked on arrival, and of definitions of derived tools.
+pub(super) const DEPTH: usize = 64;
+
 /// A call, and what its answer needs besides its target.
 #[derive(Clone, Copy)]
 pub(super) struct CallContext<'a> {

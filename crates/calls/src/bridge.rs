@@ -4,12 +4,12 @@
 
 use tokio::time::Instant;
 
-use super::admitted::Admitted;
+use super::Router;
+use super::admitted::{Admitted, DEPTH};
 use super::bridged_request::BridgedRequest;
 use super::call_channel::{CallChannel, CallEvent};
 use super::suspended_calls::{self, SuspendedCall};
 use super::url_elicitation::{shown_to, url_elicitations};
-use super::{DEPTH, Router};
 use base::platform::heap::boxed;
 use base::seal;
 use catalog::reply::{InputRequired, Reply, RequestOrigin};

@@ -97,9 +97,6 @@ pub use unapproved_texts::{LastText, ReceivedText};
 pub use upstream::UpstreamDeps;
 use upstream::accounts::{AccountStatus, Accounts, RevokedAccount};
 
-/// JSON depth of documents that were checked on arrival, and of definitions of derived tools.
-const DEPTH: usize = 64;
-
 /// Answers calls under one configuration.
 pub struct Router {
     gate: Arc<Gate>,

@@ -3,7 +3,7 @@
 
 use serde_json::json;
 
-use super::DEPTH;
+use super::admitted::DEPTH;
 use catalog::reply::{InputRequired, Reply, RequestOrigin};
 use domain::calls::call::{ClientMessages, ServerRequestMode};
 use domain::fault::{Fault, UpstreamFault, UpstreamFaultKind as Kind};

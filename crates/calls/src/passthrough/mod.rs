@@ -8,12 +8,12 @@ use bytes::Bytes;
 use tokio::sync::watch;
 use tracing::warn;
 
-use super::admitted::{Admitted, CallContext};
+use super::Router;
+use super::admitted::{Admitted, CallContext, DEPTH};
 use super::bridge::Bridge;
 use super::bridged_request::BridgedRequest;
 use super::guards::Passing;
 use super::skills::is_file;
-use super::{DEPTH, Router};
 use base::seal::TokenKind;
 use catalog::list_cursor::ListCursors;
 use catalog::listed_item::ListedItem;
